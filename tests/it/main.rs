@@ -1,1 +1,3 @@
+//! The integration tests: one binary, a folder for each subject, a real PostgreSQL always.
 
+mod embedded;
