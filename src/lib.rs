@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
+//! | [`embedded`] | the private PostgreSQL of a data folder |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
 //!
 //! Each module may use only those above it in this table.
@@ -12,5 +13,6 @@
 #![warn(missing_docs)]
 
 pub mod db;
+pub mod embedded;
 pub mod gfs;
 pub mod seeds;

@@ -1,3 +1,4 @@
 //! The integration tests: one binary, a folder for each subject.
 
+mod embedded;
 mod gfs;
