@@ -7,12 +7,17 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`embedded`] | the private PostgreSQL of a data folder |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`config`], [`telemetry`] | settings; logs |
+//! | [`cli`] | the commands of the program |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod cli;
+pub mod config;
 pub mod db;
 pub mod embedded;
 pub mod gfs;
 pub mod seeds;
+pub mod telemetry;

@@ -163,28 +163,27 @@ struct Raw {
 }
 
 impl Raw {
+    fn key(&self) -> Result<BetKey, DbError> {
+        let nonce = decode::unsigned(WHAT, self.nonce)?;
+        Ok(BetKey { session_id: self.session_id, seed_no: self.seed_no, nonce })
+    }
+
     fn decode(self) -> Result<BetDetails, DbError> {
         let commitment = decode::commitment(WHAT, &self.commitment)?;
         let Value::Object(params) = decode::json(WHAT, &self.params)? else {
             return Err(corrupt(WHAT, "params is not an object"));
         };
         let rules = match (self.rules_id.clone(), &self.rules_sha256, self.floats) {
-            (Some(id), Some(sha256), Some(floats)) => Some(RulesRow {
-                id,
-                sha256: decode::array(WHAT, sha256)?,
-                floats: decode::unsigned32(WHAT, floats)?,
-            }),
+            (Some(id), Some(sha256), Some(floats)) => {
+                Some(RulesRow { id, sha256: decode::array(WHAT, sha256)?, floats: decode::unsigned32(WHAT, floats)? })
+            }
             (None, None, None) => None,
             _ => return Err(corrupt(WHAT, "half a set of rules")),
         };
         let server_seed =
             self.server_seed.as_ref().map(|bytes| decode::revealed_seed(WHAT, bytes, &commitment)).transpose()?;
         Ok(BetDetails {
-            key: BetKey {
-                session_id: self.session_id,
-                seed_no: self.seed_no,
-                nonce: decode::unsigned(WHAT, self.nonce)?,
-            },
+            key: self.key()?,
             kind: BetKind::parse(&self.kind)?,
             params,
             selection: decode::json_opt(WHAT, self.selection.as_deref())?,
@@ -313,11 +312,16 @@ impl Tx {
         .collect()
     }
 
-    /// Reads a page of all bets in the order of their places, from just above the given one.
+    /// Reads a page of all bets in the order of their places, from just above the given one. A row that cannot be decoded is given as
+    /// its error, so that one of them does not hide the others.
     ///
     /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn bets_after(&mut self, above: Option<BetKey>, limit: i64) -> Result<Vec<BetDetails>, DbError> {
+    /// Those of the database.
+    pub async fn bets_after(
+        &mut self,
+        above: Option<BetKey>,
+        limit: i64,
+    ) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
         let above = above.unwrap_or(BetKey { session_id: Uuid::nil(), seed_no: -1, nonce: 0 });
         details!(
             "WHERE (session_id, seed_no, nonce) > ($1, $2, $3) ORDER BY session_id, seed_no, nonce LIMIT $4",
@@ -329,7 +333,7 @@ impl Tx {
         .fetch_all(&mut *self.inner)
         .await?
         .into_iter()
-        .map(Raw::decode)
+        .map(|row| Ok((row.key()?, row.decode())))
         .collect()
     }
 
