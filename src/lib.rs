@@ -6,11 +6,13 @@
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`embedded`] | a private PostgreSQL in a data folder |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod db;
+pub mod embedded;
 pub mod gfs;
 pub mod seeds;

@@ -182,7 +182,10 @@ impl SeedStore for PgSeedStore {
         ttl: Duration,
         expected: Option<&Commitment>,
     ) -> Result<(), SeedStoreError> {
-        settle_it!(self.seeds.inner.store, "store.put", |tx| { self.put_in(tx, session, ttl, expected).await })
+        if session.client_seed.as_str().contains('\0') {
+            return Err(SeedStoreError::ClientSeedWithNul);
+        }
+        settle_it!(self.seeds.inner.store, "store.put", |tx| self.put_in(tx, session, ttl, expected).await)
     }
 
     async fn reserve_nonce(
