@@ -28,6 +28,7 @@ pub mod reseal;
 mod rounds;
 pub mod seal;
 mod sessions;
+pub mod store;
 pub mod values;
 pub mod verify;
 

@@ -70,6 +70,37 @@ async fn a_start_right_after_both_were_killed_recovers() {
     server.stop().await.unwrap();
 }
 
+/// A process of the dead server that does not notice its end yet is still attached to the shared memory, and may write.
+#[tokio::test]
+async fn a_start_waits_for_the_last_process_of_a_killed_server() {
+    let folder = folder();
+    let server = start(folder.path()).await.unwrap();
+    remember(&mut connect(&server).await, 1).await;
+    let straggler = child_of(server.pid());
+    signal(straggler, Signal::SIGSTOP);
+    kill9(server.pid());
+    server.exited().await;
+
+    let log = folder.path().join("pg.log");
+    let refusal_seen = async {
+        while !std::fs::read_to_string(&log).unwrap().contains("pre-existing shared memory block") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        signal(straggler, Signal::SIGCONT);
+    };
+    let (again, ()) = tokio::join!(start(folder.path()), refusal_seen);
+    let again = again.unwrap();
+    assert!(!is_alive(straggler));
+    assert_eq!(remembered(&mut connect(&again).await).await, [1]);
+    again.stop().await.unwrap();
+}
+
+/// Any child of a process.
+fn child_of(pid: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
 /// After a reboot, or in a container, the pid in the file may be that of any process.
 #[tokio::test]
 async fn a_pid_file_that_names_a_strangers_process_does_not_keep_the_server_from_starting() {

@@ -65,8 +65,12 @@ async fn await_gone(pid: u32, within: Duration) {
     }
 }
 
+fn signal(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+}
+
 fn kill9(pid: u32) {
-    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+    signal(pid, Signal::SIGKILL);
 }
 
 /// Another process that runs the server of a folder, to be killed.
