@@ -1,6 +1,18 @@
-//! Durable memory for two promises: a single-use token is accepted once, and a provably fair bet can be checked later.
+//! Durable memory for two promises that are worthless without one: a single-use token is accepted once, and a provably fair bet can
+//! still be checked years later.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`gfs`] | how results are calculated, signed and inspected: pure |
+//! | [`db`] | every SQL statement, the pools, migrations, rights |
+//! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`embedded`] | the private PostgreSQL |
+//!
+//! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod db;
 pub mod embedded;
 pub mod gfs;
+pub mod seeds;

@@ -1,5 +1,300 @@
-//! Every SQL statement of fairledger, one file a subject.
+//! The datastore: every SQL statement of fairledger, one file a subject.
+//!
+//! A [`Datastore`] hands out transactions ([`Tx`]); the files beside this one add the statements of their subject to `Tx`. Each
+//! transaction has a name for metrics and logs, states READ COMMITTED and its time limits as it begins, and is tried again by
+//! [`transaction!`] only after a serialization failure or a deadlock, a bounded number of times.
+//!
+//! Keeps I4 (what belongs together is one transaction), I9 (an unknown outcome is called unknown) and I12 (every statement, lock
+//! wait and queue for a connection is bounded).
+//!
+//! Statements take their locks in the order sessions, seeds, next_seeds, pending. The types [`sessions::LockedSession`] and
+//! [`seeds::LockedSeed`] are the proof of a lock and are asked for by what needs one.
 
+pub mod bets;
 pub mod bootstrap;
+mod decode;
+pub mod details;
 pub mod migrate;
+pub mod outcomes;
+pub mod pending;
+pub mod quota;
 pub mod rights;
+pub mod seed_keys;
+pub mod seeds;
+pub mod sessions;
+pub mod signing_keys;
+pub mod steps;
+pub mod tokens;
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
+
+pub(crate) use decode::corrupt;
+
+/// How many times a transaction is tried in all when PostgreSQL reports a serialization failure or a deadlock.
+pub const ATTEMPTS_MAX: u32 = 5;
+
+/// How the pool is made.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Connections at the most.
+    pub connections_max: u32,
+    /// How long a caller may wait for a connection.
+    pub acquire_timeout: Duration,
+    /// The longest that one statement may run.
+    pub statement_timeout: Duration,
+    /// The longest that one statement may wait for a lock.
+    pub lock_timeout: Duration,
+    /// The connection goes through a transaction-pooling PgBouncer: no named statements, nothing left in the session.
+    pub transaction_pooler: bool,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            connections_max: 16,
+            acquire_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(10),
+            lock_timeout: Duration::from_secs(5),
+            transaction_pooler: false,
+        }
+    }
+}
+
+/// What went wrong between us and PostgreSQL. Messages carry no row values.
+#[derive(Debug, thiserror::Error)]
+pub enum DbError {
+    /// No connection was free in time. Nothing was done.
+    #[error("no database connection was free in time")]
+    Overloaded,
+    /// The database could not be reached or refused to work. Nothing was persisted.
+    #[error("the database is unavailable: {0}")]
+    Unavailable(String),
+    /// The connection was lost while the commit was under way: it may or may not have happened.
+    #[error("the outcome of the commit is unknown: {0}")]
+    OutcomeUnknown(String),
+    /// A serialization failure or a deadlock. Rolled back; worth trying again.
+    #[error("the transaction met another one: {0}")]
+    Conflict(String),
+    /// A statement or a lock took longer than allowed. Rolled back.
+    #[error("the database took too long: {0}")]
+    TimedOut(String),
+    /// A stored row contradicts itself, its neighbours or its own cryptography.
+    #[error("corrupt data: {what}: {detail}")]
+    Corrupt {
+        /// The kind of row.
+        what: &'static str,
+        /// What does not fit. Never a secret.
+        detail: String,
+    },
+    /// PostgreSQL refused a statement for a reason that no rule of ours foresees.
+    #[error("unexpected database error: {0}")]
+    Unexpected(String),
+}
+
+impl DbError {
+    /// Worth trying again as it is: the whole transaction was rolled back for the sake of another.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict(_))
+    }
+}
+
+impl From<sqlx::Error> for DbError {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::PoolTimedOut => Self::Overloaded,
+            sqlx::Error::Database(error) => {
+                // Only the primary message: the detail line of an error may quote row values.
+                let message = error.message().to_owned();
+                match error.code().as_deref() {
+                    Some("40001" | "40P01") => Self::Conflict(message),
+                    Some("57014" | "55P03" | "25P03") => Self::TimedOut(message),
+                    Some("53300") => Self::Overloaded,
+                    Some(code) if ["08", "53", "57", "58"].contains(&&code[..2.min(code.len())]) || code == "25006" => {
+                        Self::Unavailable(message)
+                    }
+                    code => Self::Unexpected(format!("{message} (SQLSTATE {})", code.unwrap_or("unknown"))),
+                }
+            }
+            sqlx::Error::ColumnDecode { index, source } => {
+                Self::Corrupt { what: "row", detail: format!("column {index}: {source}") }
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::BeginFailed => Self::Unavailable(error.to_string()),
+            other => Self::Unexpected(other.to_string()),
+        }
+    }
+}
+
+/// An error of a service that may have a [`DbError`] inside, so that [`transaction!`] can tell what to try again.
+pub trait MaybeConflict {
+    /// Whether the transaction is worth trying again as it is.
+    fn is_conflict(&self) -> bool;
+}
+
+impl MaybeConflict for DbError {
+    fn is_conflict(&self) -> bool {
+        DbError::is_conflict(self)
+    }
+}
+
+/// The pool and what every transaction begins with.
+#[derive(Clone, Debug)]
+pub struct Datastore {
+    pool: PgPool,
+    begin: String,
+}
+
+impl Datastore {
+    /// Opens the pool.
+    ///
+    /// # Errors
+    /// A URL that cannot be read, or a database that cannot be reached.
+    pub async fn connect(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
+        let mut options: PgConnectOptions =
+            url.parse().map_err(|error: sqlx::Error| DbError::Unavailable(error.to_string()))?;
+        // Statements are logged by us, by name; sqlx would log their text at a level of its own.
+        options = options.application_name("fairledger").disable_statement_logging();
+        if settings.transaction_pooler {
+            options = options.statement_cache_capacity(0);
+        }
+        let pool = PgPoolOptions::new()
+            .max_connections(settings.connections_max)
+            .acquire_timeout(settings.acquire_timeout)
+            .connect_with(options)
+            .await?;
+        // SET LOCAL ends with the transaction, so nothing is left behind in a pooled session; sent together with BEGIN it costs no
+        // round trip. The idle limit frees the locks of a transaction whose client vanished.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
+             SET LOCAL idle_in_transaction_session_timeout = {}",
+            settings.statement_timeout.as_millis(),
+            settings.lock_timeout.as_millis(),
+            (settings.statement_timeout * 2).as_millis(),
+        );
+        Ok(Self { pool, begin })
+    }
+
+    /// Begins a transaction. The name is for logs and metrics.
+    ///
+    /// # Errors
+    /// No connection in time, or no database.
+    pub async fn begin(&self, name: &'static str) -> Result<Tx, DbError> {
+        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await?;
+        Ok(Tx { inner, name })
+    }
+
+    /// Begins a read-only transaction that sees one snapshot throughout, for answers put together from several rows.
+    ///
+    /// # Errors
+    /// No connection in time, or no database.
+    pub async fn snapshot(&self, name: &'static str) -> Result<Tx, DbError> {
+        let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1);
+        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?;
+        Ok(Tx { inner, name })
+    }
+
+    /// Whether the database answers.
+    ///
+    /// # Errors
+    /// Whatever keeps it from answering.
+    pub async fn ping(&self) -> Result<(), DbError> {
+        Ok(self.pool.acquire().await?.ping().await?)
+    }
+
+    /// Closes the pool, waiting for transactions under way.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Connections open and idle, for metrics.
+    pub fn pool_size(&self) -> (u32, usize) {
+        (self.pool.size(), self.pool.num_idle())
+    }
+}
+
+/// A transaction. Dropped without [`Tx::commit`] it is rolled back.
+#[derive(Debug)]
+pub struct Tx {
+    inner: Transaction<'static, Postgres>,
+    name: &'static str,
+}
+
+impl Tx {
+    /// Commits.
+    ///
+    /// # Errors
+    /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
+    pub async fn commit(self) -> Result<(), DbError> {
+        let name = self.name;
+        self.inner.commit().await.map_err(|error| {
+            let unknown = match &error {
+                // A backend that is told to go while it commits may have committed already.
+                sqlx::Error::Database(error) => {
+                    error.code().is_none_or(|code| code.starts_with("57P") || code.starts_with("08"))
+                }
+                _ => true,
+            };
+            if unknown {
+                tracing::warn!(transaction = name, "the answer to a commit was lost");
+                DbError::OutcomeUnknown(error.to_string())
+            } else {
+                DbError::from(error)
+            }
+        })
+    }
+
+    /// Rolls back at once, so that locks are free before the caller goes on. A failure is no news: the connection is gone, and its
+    /// transaction with it.
+    pub async fn rollback(self) {
+        if let Err(error) = self.inner.rollback().await {
+            tracing::debug!(transaction = self.name, %error, "rollback on a lost connection");
+        }
+    }
+}
+
+/// A pause before the next try: short, growing, with jitter so that two that met do not meet again.
+pub async fn pause_before_retry(attempt: u32) {
+    let ceiling_ms = 5u64 << attempt.min(6);
+    tokio::time::sleep(Duration::from_millis(rand::random_range(1..=ceiling_ms))).await;
+}
+
+/// Runs `$body` in a named transaction and commits it, trying again after a serialization failure or a deadlock.
+///
+/// `$body` is an expression of type `Result<T, E>` that may use `$tx: &mut Tx`; `E` has `From<DbError>` and [`MaybeConflict`]. An
+/// error rolls back. It is a macro because a closure that borrows both its surroundings and the transaction cannot say that its
+/// future is `Send`.
+macro_rules! transaction {
+    ($store:expr, $name:literal, |$tx:ident| $body:expr) => {{
+        let mut attempt = 1;
+        loop {
+            let mut owned = $store.begin($name).await?;
+            let done = {
+                let $tx = &mut owned;
+                $body
+            };
+            let error = match done {
+                Ok(value) => match owned.commit().await {
+                    Ok(()) => break Ok(value),
+                    Err(error) => error.into(),
+                },
+                Err(error) => {
+                    owned.rollback().await;
+                    error
+                }
+            };
+            if !$crate::db::MaybeConflict::is_conflict(&error) || attempt == $crate::db::ATTEMPTS_MAX {
+                break Err(error);
+            }
+            $crate::db::pause_before_retry(attempt).await;
+            attempt += 1;
+        }
+    }};
+}
+pub(crate) use transaction;

@@ -1,0 +1,162 @@
+//! Bets: what was bound when a nonce was handed out. Only ever inserted (I8).
+
+use bigdecimal::BigDecimal;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{DbError, Tx, corrupt, decode};
+
+/// How a bet gets its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BetKind {
+    /// At once.
+    Played,
+    /// Concealed until its round ends.
+    Round,
+    /// Owed by an outside game.
+    Reservation,
+}
+
+impl BetKind {
+    /// The word stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Played => "played",
+            Self::Round => "round",
+            Self::Reservation => "reservation",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, DbError> {
+        match text {
+            "played" => Ok(Self::Played),
+            "round" => Ok(Self::Round),
+            "reservation" => Ok(Self::Reservation),
+            other => Err(corrupt("bet", format!("kind {other:?}"))),
+        }
+    }
+}
+
+/// Where a bet is: session, seed and nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BetKey {
+    /// The session.
+    pub session_id: Uuid,
+    /// The seed's number in it.
+    pub seed_no: i32,
+    /// The nonce under the seed.
+    pub nonce: u64,
+}
+
+impl BetKey {
+    /// The nonce as PostgreSQL has it; nonces end below 2^53.
+    pub(super) fn nonce_i64(&self) -> i64 {
+        self.nonce.cast_signed()
+    }
+}
+
+/// A signature and the key it was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignatureRow {
+    /// Ed25519 over the record's payload.
+    pub signature: [u8; 64],
+    /// The key's row.
+    pub signing_key_no: i32,
+}
+
+/// A result as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultRow {
+    /// Canonical JSON.
+    pub result: String,
+    /// The highest digest index used.
+    pub cursor: u32,
+    /// The record's signature, when a key was set.
+    pub signature: Option<SignatureRow>,
+}
+
+/// The rules that an outside game bound its bet to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RulesRow {
+    /// Name of the rules.
+    pub id: String,
+    /// Their SHA-256.
+    pub sha256: [u8; 32],
+    /// How many floats the game is given.
+    pub floats: u32,
+}
+
+/// A bet to be stored. JSON is canonical text.
+#[derive(Clone, Debug)]
+pub struct NewBet<'a> {
+    /// Where it is.
+    pub key: BetKey,
+    /// The caller's name for it.
+    pub bet_ref: &'a str,
+    /// How it gets its result.
+    pub kind: BetKind,
+    /// The game.
+    pub game: &'a str,
+    /// Its parameters, defaults filled in.
+    pub params: &'a str,
+    /// The player's choice.
+    pub selection: Option<&'a str>,
+    /// Amount staked.
+    pub stake: Option<&'a BigDecimal>,
+    /// Its currency.
+    pub currency: Option<&'a str>,
+    /// Whatever else was bound.
+    pub context: Option<&'a str>,
+    /// The rules of an outside game.
+    pub rules: Option<&'a RulesRow>,
+    /// When the nonce was handed out.
+    pub taken_at: DateTime<Utc>,
+    /// Until when a reservation may be recorded.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The result, when played at once.
+    pub result: Option<&'a ResultRow>,
+}
+
+impl Tx {
+    /// Stores a bet; false when the session has a bet of that reference already.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_bet(&mut self, bet: &NewBet<'_>) -> Result<bool, DbError> {
+        let signature = bet.result.and_then(|result| result.signature);
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context,
+                 rules_id, rules_sha256, floats, taken_at, expires_at, result, cursor, signature, signing_key_no)
+             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9, $10, $11::text::json, $12, $13, $14, $15,
+                 $16, $17::text::json, $18, $19, $20)
+             ON CONFLICT (session_id, bet_ref) DO NOTHING",
+            bet.key.session_id,
+            bet.key.seed_no,
+            bet.key.nonce_i64(),
+            bet.bet_ref,
+            bet.kind.as_str(),
+            bet.game,
+            bet.params,
+            bet.selection,
+            bet.stake,
+            bet.currency,
+            bet.context,
+            bet.rules.map(|rules| rules.id.as_str()),
+            bet.rules.map(|rules| rules.sha256.as_slice()),
+            bet.rules.map(|rules| rules.floats.cast_signed()),
+            bet.taken_at,
+            bet.expires_at,
+            bet.result.map(|result| result.result.as_str()),
+            bet.result.map(|result| result.cursor.cast_signed()),
+            signature.as_ref().map(|signature| signature.signature.as_slice()),
+            signature.map(|signature| signature.signing_key_no),
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        match inserted {
+            0 | 1 => Ok(inserted == 1),
+            rows => decode::exactly_one("bet", rows).map(|()| true),
+        }
+    }
+}

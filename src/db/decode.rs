@@ -1,0 +1,63 @@
+//! From stored values to typed ones. A value that does not fit is corruption, never a default (I7).
+
+use serde_json::Value;
+
+use super::DbError;
+use crate::gfs::json;
+use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
+
+/// More than any request may send, so that nothing stored is refused.
+const STORED: json::Limits = json::Limits { bytes: 1 << 20, depth: 24 };
+
+/// The error for a stored row that does not fit.
+pub(crate) fn corrupt(what: &'static str, detail: impl Into<String>) -> DbError {
+    let detail = detail.into();
+    tracing::error!(what, detail, "corrupt data");
+    DbError::Corrupt { what, detail }
+}
+
+pub(super) fn commitment(what: &'static str, bytes: &[u8]) -> Result<Commitment, DbError> {
+    let bytes = <[u8; 32]>::try_from(bytes).map_err(|_| corrupt(what, "a commitment is not 32 bytes"))?;
+    Ok(Commitment::from_bytes(bytes))
+}
+
+pub(super) fn client_seed(what: &'static str, text: &str) -> Result<ClientSeed, DbError> {
+    ClientSeed::parse(text).map_err(|error| corrupt(what, format!("client seed: {error}")))
+}
+
+/// A revealed seed, checked against its commitment at every read.
+pub(super) fn revealed_seed(what: &'static str, bytes: &[u8], commitment: &Commitment) -> Result<ServerSeed, DbError> {
+    let bytes = <[u8; 32]>::try_from(bytes).map_err(|_| corrupt(what, "a server seed is not 32 bytes"))?;
+    let seed = ServerSeed::from_bytes(&bytes);
+    if seed.commitment() != *commitment {
+        return Err(corrupt(what, format!("the revealed seed does not hash to its commitment {commitment}")));
+    }
+    Ok(seed)
+}
+
+pub(super) fn json(what: &'static str, text: &str) -> Result<Value, DbError> {
+    json::parse(text.as_bytes(), STORED).map_err(|error| corrupt(what, format!("JSON: {error}")))
+}
+
+pub(super) fn json_opt(what: &'static str, text: Option<&str>) -> Result<Option<Value>, DbError> {
+    text.map(|text| json(what, text)).transpose()
+}
+
+/// A count or nonce that the schema keeps from being negative.
+pub(super) fn unsigned(what: &'static str, number: i64) -> Result<u64, DbError> {
+    u64::try_from(number).map_err(|_| corrupt(what, "a negative number"))
+}
+
+/// The same for 32 bits.
+pub(super) fn unsigned32(what: &'static str, number: i32) -> Result<u32, DbError> {
+    u32::try_from(number).map_err(|_| corrupt(what, "a negative number"))
+}
+
+pub(super) fn array<const N: usize>(what: &'static str, bytes: &[u8]) -> Result<[u8; N], DbError> {
+    bytes.try_into().map_err(|_| corrupt(what, format!("not {N} bytes")))
+}
+
+/// Exactly one row must have been touched by a statement whose row was locked or made in the same transaction.
+pub(super) fn exactly_one(what: &'static str, rows: u64) -> Result<(), DbError> {
+    if rows == 1 { Ok(()) } else { Err(corrupt(what, format!("{rows} rows where there must be one"))) }
+}

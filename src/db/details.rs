@@ -1,0 +1,346 @@
+//! Bets with all that is known of them, for answers: the view `fairledger.bet_details`, decoded.
+
+use bigdecimal::BigDecimal;
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::bets::{BetKey, BetKind, RulesRow};
+use super::{DbError, Tx, corrupt, decode};
+use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
+
+const WHAT: &str = "bet";
+
+/// What was paid and shown for a bet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SettlementRow {
+    /// Amount paid.
+    pub payout: BigDecimal,
+    /// The engine's word for it.
+    pub outcome: Option<String>,
+    /// What the player was shown.
+    pub displayed: Option<Value>,
+    /// The rules or pay table applied.
+    pub rules: Option<Value>,
+    /// When.
+    pub settled_at: DateTime<Utc>,
+}
+
+/// How a round ended with a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundOutcome {
+    /// The player took the winnings.
+    Cashout,
+    /// The player lost.
+    Lost,
+    /// The player gave up.
+    Forfeit,
+    /// The session ended first.
+    Abandoned,
+}
+
+impl RoundOutcome {
+    /// The word stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cashout => "cashout",
+            Self::Lost => "lost",
+            Self::Forfeit => "forfeit",
+            Self::Abandoned => "abandoned",
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, DbError> {
+        match text {
+            "cashout" => Ok(Self::Cashout),
+            "lost" => Ok(Self::Lost),
+            "forfeit" => Ok(Self::Forfeit),
+            "abandoned" => Ok(Self::Abandoned),
+            other => Err(corrupt(WHAT, format!("round outcome {other:?}"))),
+        }
+    }
+}
+
+/// A recorded result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// The result.
+    pub result: Value,
+    /// The highest digest index used.
+    pub cursor: u32,
+    /// Signature and signer.
+    pub signature: Option<([u8; 64], [u8; 32])>,
+    /// How a round ended; none for other bets.
+    pub round_outcome: Option<RoundOutcome>,
+}
+
+/// The state of a bet now. An expired reservation is void whether or not it was swept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BetState {
+    /// Concealed or owed.
+    Pending,
+    /// With a result.
+    Recorded(Recorded),
+    /// Ended without one.
+    Void {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A bet with its seed's public side, its end and its settlement.
+#[derive(Clone, Debug)]
+pub struct BetDetails {
+    /// Where it is.
+    pub key: BetKey,
+    /// The caller's name for it.
+    pub bet_ref: String,
+    /// How it gets its result.
+    pub kind: BetKind,
+    /// The game.
+    pub game: String,
+    /// Its parameters.
+    pub params: Map<String, Value>,
+    /// The player's choice.
+    pub selection: Option<Value>,
+    /// Amount staked.
+    pub stake: Option<BigDecimal>,
+    /// Its currency.
+    pub currency: Option<String>,
+    /// Whatever else was bound.
+    pub context: Option<Value>,
+    /// The rules of an outside game.
+    pub rules: Option<RulesRow>,
+    /// When the nonce was handed out.
+    pub taken_at: DateTime<Utc>,
+    /// Until when a reservation may be recorded.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The seed's commitment.
+    pub commitment: Commitment,
+    /// The seed's client seed.
+    pub client_seed: ClientSeed,
+    /// The seed in clear once revealed, checked against the commitment.
+    pub server_seed: Option<ServerSeed>,
+    /// Its state.
+    pub state: BetState,
+    /// Its settlement.
+    pub settlement: Option<SettlementRow>,
+}
+
+/// The view's columns, as PostgreSQL gives them: it calls all columns of a view nullable.
+struct Raw {
+    session_id: Uuid,
+    seed_no: i32,
+    nonce: i64,
+    bet_ref: String,
+    kind: String,
+    game: String,
+    params: String,
+    selection: Option<String>,
+    stake: Option<BigDecimal>,
+    currency: Option<String>,
+    context: Option<String>,
+    rules_id: Option<String>,
+    rules_sha256: Option<Vec<u8>>,
+    floats: Option<i32>,
+    taken_at: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
+    commitment: Vec<u8>,
+    client_seed: String,
+    server_seed: Option<Vec<u8>>,
+    result: Option<String>,
+    cursor: Option<i32>,
+    signature: Option<Vec<u8>>,
+    signer: Option<Vec<u8>>,
+    round_outcome: Option<String>,
+    status: Option<String>,
+    void_reason: Option<String>,
+    payout: Option<BigDecimal>,
+    settlement_outcome: Option<String>,
+    displayed: Option<String>,
+    settlement_rules: Option<String>,
+    settled_at: Option<DateTime<Utc>>,
+}
+
+impl Raw {
+    fn decode(self) -> Result<BetDetails, DbError> {
+        let commitment = decode::commitment(WHAT, &self.commitment)?;
+        let Value::Object(params) = decode::json(WHAT, &self.params)? else {
+            return Err(corrupt(WHAT, "params is not an object"));
+        };
+        let rules = match (self.rules_id.clone(), &self.rules_sha256, self.floats) {
+            (Some(id), Some(sha256), Some(floats)) => {
+                Some(RulesRow { id, sha256: decode::array(WHAT, sha256)?, floats: decode::unsigned32(WHAT, floats)? })
+            }
+            (None, None, None) => None,
+            _ => return Err(corrupt(WHAT, "half a set of rules")),
+        };
+        let server_seed =
+            self.server_seed.as_ref().map(|bytes| decode::revealed_seed(WHAT, bytes, &commitment)).transpose()?;
+        Ok(BetDetails {
+            key: BetKey {
+                session_id: self.session_id,
+                seed_no: self.seed_no,
+                nonce: decode::unsigned(WHAT, self.nonce)?,
+            },
+            kind: BetKind::parse(&self.kind)?,
+            params,
+            selection: decode::json_opt(WHAT, self.selection.as_deref())?,
+            context: decode::json_opt(WHAT, self.context.as_deref())?,
+            rules,
+            commitment,
+            client_seed: decode::client_seed(WHAT, &self.client_seed)?,
+            server_seed,
+            state: self.state()?,
+            settlement: self.settlement()?,
+            bet_ref: self.bet_ref,
+            game: self.game,
+            stake: self.stake,
+            currency: self.currency,
+            taken_at: self.taken_at,
+            expires_at: self.expires_at,
+        })
+    }
+
+    fn state(&self) -> Result<BetState, DbError> {
+        match (self.status.as_deref(), &self.result, &self.void_reason) {
+            (Some("pending"), None, None) => Ok(BetState::Pending),
+            (Some("void"), None, Some(reason)) => Ok(BetState::Void { reason: reason.clone() }),
+            (Some("recorded"), Some(result), None) => Ok(BetState::Recorded(Recorded {
+                result: decode::json(WHAT, result)?,
+                cursor: decode::unsigned32(WHAT, self.cursor.ok_or_else(|| corrupt(WHAT, "a result without cursor"))?)?,
+                signature: match (&self.signature, &self.signer) {
+                    (Some(signature), Some(signer)) => {
+                        Some((decode::array(WHAT, signature)?, decode::array(WHAT, signer)?))
+                    }
+                    (None, None) => None,
+                    _ => return Err(corrupt(WHAT, "a signature without its key")),
+                },
+                round_outcome: self.round_outcome.as_deref().map(RoundOutcome::parse).transpose()?,
+            })),
+            // A bet is played, pending, or has one end; the view gives no status where none of these is so.
+            (status, result, reason) => Err(corrupt(
+                WHAT,
+                format!(
+                    "nonce {}: status {status:?}, result {}, void {}",
+                    self.nonce,
+                    result.is_some(),
+                    reason.is_some()
+                ),
+            )),
+        }
+    }
+
+    fn settlement(&self) -> Result<Option<SettlementRow>, DbError> {
+        let (Some(payout), Some(settled_at)) = (self.payout.clone(), self.settled_at) else {
+            return Ok(None);
+        };
+        Ok(Some(SettlementRow {
+            payout,
+            outcome: self.settlement_outcome.clone(),
+            displayed: decode::json_opt(WHAT, self.displayed.as_deref())?,
+            rules: decode::json_opt(WHAT, self.settlement_rules.as_deref())?,
+            settled_at,
+        }))
+    }
+}
+
+/// The columns of [`Raw`], then the given conditions. `query_as!` wants one literal.
+macro_rules! details {
+    ($conditions:literal, $($argument:expr),+ $(,)?) => {
+        sqlx::query_as!(
+            Raw,
+            r#"SELECT session_id AS "session_id!", seed_no AS "seed_no!", nonce AS "nonce!", bet_ref AS "bet_ref!", kind AS "kind!",
+                      game AS "game!", params AS "params!", selection, stake, currency, context, rules_id, rules_sha256, floats,
+                      taken_at AS "taken_at!", expires_at, commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
+                      signature, signer, round_outcome, status, void_reason, payout, settlement_outcome, displayed,
+                      settlement_rules, settled_at
+               FROM fairledger.bet_details "# + $conditions,
+            $($argument),+
+        )
+    };
+}
+
+impl Tx {
+    /// Reads a bet by its place.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn bet(&mut self, key: &BetKey) -> Result<Option<BetDetails>, DbError> {
+        details!("WHERE session_id = $1 AND seed_no = $2 AND nonce = $3", key.session_id, key.seed_no, key.nonce_i64())
+            .fetch_optional(&mut *self.inner)
+            .await?
+            .map(Raw::decode)
+            .transpose()
+    }
+
+    /// Reads a bet by its caller's reference.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn bet_by_ref(&mut self, session_id: Uuid, bet_ref: &str) -> Result<Option<BetDetails>, DbError> {
+        details!("WHERE session_id = $1 AND bet_ref = $2", session_id, bet_ref)
+            .fetch_optional(&mut *self.inner)
+            .await?
+            .map(Raw::decode)
+            .transpose()
+    }
+
+    /// Reads a page of a session's bets, newest first, from just below the given place.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn bets_of_session(
+        &mut self,
+        session_id: Uuid,
+        below: Option<(i32, u64)>,
+        limit: i64,
+    ) -> Result<Vec<BetDetails>, DbError> {
+        let (seed_no, nonce) = below.map_or((i32::MAX, i64::MAX), |(seed_no, nonce)| (seed_no, nonce.cast_signed()));
+        details!(
+            "WHERE session_id = $1 AND (seed_no, nonce) < ($2, $3) ORDER BY seed_no DESC, nonce DESC LIMIT $4",
+            session_id,
+            seed_no,
+            nonce,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(Raw::decode)
+        .collect()
+    }
+
+    /// Reads a page of all bets in the order of their places, from just above the given one.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn bets_after(&mut self, above: Option<BetKey>, limit: i64) -> Result<Vec<BetDetails>, DbError> {
+        let above = above.unwrap_or(BetKey { session_id: Uuid::nil(), seed_no: -1, nonce: 0 });
+        details!(
+            "WHERE (session_id, seed_no, nonce) > ($1, $2, $3) ORDER BY session_id, seed_no, nonce LIMIT $4",
+            above.session_id,
+            above.seed_no,
+            above.nonce_i64(),
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(Raw::decode)
+        .collect()
+    }
+
+    /// How many bets there are, roughly: PostgreSQL's own estimate, for progress bars.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn bets_estimate(&mut self) -> Result<u64, DbError> {
+        let estimate = sqlx::query_scalar!(
+            r#"SELECT greatest(reltuples, 0)::bigint AS "estimate!" FROM pg_class WHERE oid = 'fairledger.bets'::regclass"#
+        )
+        .fetch_one(&mut *self.inner)
+        .await?;
+        decode::unsigned(WHAT, estimate)
+    }
+}

@@ -1,0 +1,90 @@
+//! How bets end: outcomes, voids and settlements. Only ever inserted (I8).
+
+use bigdecimal::BigDecimal;
+
+use super::bets::{BetKey, ResultRow};
+use super::{DbError, Tx, decode};
+
+/// A settlement to be stored. JSON is canonical text.
+#[derive(Clone, Debug)]
+pub struct NewSettlement<'a> {
+    /// Amount paid.
+    pub payout: &'a BigDecimal,
+    /// The engine's word for it.
+    pub outcome: Option<&'a str>,
+    /// What the player was shown.
+    pub displayed: Option<&'a str>,
+    /// The rules or pay table applied.
+    pub rules: Option<&'a str>,
+}
+
+impl Tx {
+    /// Stores the result of a bet whose pending row was taken out in this transaction.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_outcome(
+        &mut self,
+        key: &BetKey,
+        round_outcome: Option<&str>,
+        result: &ResultRow,
+    ) -> Result<(), DbError> {
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.outcomes (session_id, seed_no, nonce, round_outcome, result, cursor, signature, signing_key_no, recorded_at)
+             VALUES ($1, $2, $3, $4, $5::text::json, $6, $7, $8, clock_timestamp())",
+            key.session_id,
+            key.seed_no,
+            key.nonce_i64(),
+            round_outcome,
+            result.result,
+            result.cursor.cast_signed(),
+            result.signature.as_ref().map(|signature| signature.signature.as_slice()),
+            result.signature.map(|signature| signature.signing_key_no),
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        decode::exactly_one("outcome", inserted)
+    }
+
+    /// Voids a bet whose pending row was taken out in this transaction.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_void(&mut self, key: &BetKey, reason: &str) -> Result<(), DbError> {
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, voided_at) VALUES ($1, $2, $3, $4, clock_timestamp())",
+            key.session_id,
+            key.seed_no,
+            key.nonce_i64(),
+            reason,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        decode::exactly_one("void", inserted)
+    }
+
+    /// Stores what was paid; false when the bet was settled before.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_settlement(&mut self, key: &BetKey, settlement: &NewSettlement<'_>) -> Result<bool, DbError> {
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.settlements (session_id, seed_no, nonce, payout, outcome, displayed, rules, settled_at)
+             VALUES ($1, $2, $3, $4, $5, $6::text::json, $7::text::json, clock_timestamp())
+             ON CONFLICT (session_id, seed_no, nonce) DO NOTHING",
+            key.session_id,
+            key.seed_no,
+            key.nonce_i64(),
+            settlement.payout,
+            settlement.outcome,
+            settlement.displayed,
+            settlement.rules,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        Ok(inserted == 1)
+    }
+}

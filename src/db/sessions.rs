@@ -1,0 +1,278 @@
+//! Sessions: a player's run of play.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{DbError, Tx, corrupt};
+
+/// Who makes a session's seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The service: the next seed is always committed.
+    Service,
+    /// An application that brings its own (the `SeedStore` trait).
+    Application,
+}
+
+impl Origin {
+    fn parse(text: &str) -> Result<Self, DbError> {
+        match text {
+            "service" => Ok(Self::Service),
+            "application" => Ok(Self::Application),
+            other => Err(corrupt("session", format!("origin {other:?}"))),
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Application => "application",
+        }
+    }
+}
+
+/// A session's own row.
+#[derive(Clone, Debug)]
+pub struct SessionRow {
+    /// Its id.
+    pub session_id: Uuid,
+    /// The operator's name for the player.
+    pub player_ref: Option<String>,
+    /// Who makes its seeds.
+    pub origin: Origin,
+    /// Still open. An application session whose time to live is over is not, swept or not.
+    pub open: bool,
+    /// The recovery epoch it was last moved to.
+    pub epoch: i32,
+    /// When it was created.
+    pub created_at: DateTime<Utc>,
+}
+
+/// Proof that the session's row is locked in this transaction: nothing else opens, ends or replaces its seeds meanwhile. Bets go on.
+#[derive(Debug)]
+pub struct LockedSession(SessionRow);
+
+impl std::ops::Deref for LockedSession {
+    type Target = SessionRow;
+
+    fn deref(&self) -> &SessionRow {
+        &self.0
+    }
+}
+
+macro_rules! session_row {
+    ($row:expr) => {{
+        let row = $row;
+        Ok::<_, DbError>(SessionRow {
+            session_id: row.session_id,
+            origin: Origin::parse(&row.origin)?,
+            player_ref: row.player_ref,
+            open: row.open,
+            epoch: row.epoch,
+            created_at: row.created_at,
+        })
+    }};
+}
+
+impl Tx {
+    /// Inserts an open session; false when the id is taken.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_session(
+        &mut self,
+        session_id: Uuid,
+        player_ref: Option<&str>,
+        origin: Origin,
+        epoch: i32,
+        ttl_seconds: Option<f64>,
+    ) -> Result<Option<DateTime<Utc>>, DbError> {
+        Ok(sqlx::query_scalar!(
+            "INSERT INTO fairledger.sessions (session_id, player_ref, origin, epoch, created_at, active_at, expires_at)
+             SELECT $1, $2, $3, $4, t.at, t.at, t.at + make_interval(secs => $5)
+             FROM (SELECT clock_timestamp() AS at) AS t
+             ON CONFLICT (session_id) DO NOTHING
+             RETURNING created_at",
+            session_id,
+            player_ref,
+            origin.as_str(),
+            epoch,
+            ttl_seconds,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?)
+    }
+
+    /// Reads a session.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn session(&mut self, session_id: Uuid) -> Result<Option<SessionRow>, DbError> {
+        sqlx::query!(
+            r#"SELECT session_id, player_ref, origin, epoch, created_at,
+                      (status = 'open' AND coalesce(expires_at > clock_timestamp(), true)) AS "open!"
+               FROM fairledger.sessions WHERE session_id = $1"#,
+            session_id,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|row| session_row!(row))
+        .transpose()
+    }
+
+    /// Reads and locks a session, before any of its seeds.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn lock_session(&mut self, session_id: Uuid) -> Result<Option<LockedSession>, DbError> {
+        sqlx::query!(
+            r#"SELECT session_id, player_ref, origin, epoch, created_at,
+                      (status = 'open' AND coalesce(expires_at > clock_timestamp(), true)) AS "open!"
+               FROM fairledger.sessions WHERE session_id = $1 FOR NO KEY UPDATE"#,
+            session_id,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|row| session_row!(row).map(LockedSession))
+        .transpose()
+    }
+
+    /// Sessions of a player after a given one, by id.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn sessions_of_player(
+        &mut self,
+        player_ref: &str,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, DbError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT session_id FROM fairledger.sessions
+             WHERE player_ref = $1 AND session_id > coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid)
+             ORDER BY session_id LIMIT $3",
+            player_ref,
+            after,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?)
+    }
+
+    /// Marks a locked session closed.
+    ///
+    /// # Errors
+    /// Those of the database; corruption when it was closed already.
+    pub async fn close_session(&mut self, session: &LockedSession) -> Result<(), DbError> {
+        let closed = sqlx::query!(
+            "UPDATE fairledger.sessions SET status = 'closed', closed_at = clock_timestamp() WHERE session_id = $1 AND status = 'open'",
+            session.session_id,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        super::decode::exactly_one("session", closed)
+    }
+
+    /// Marks sessions as seen in use. Ids are taken in order, so that two processes cannot deadlock; closed sessions are left alone.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn mark_active(&mut self, session_ids: &mut [Uuid]) -> Result<(), DbError> {
+        session_ids.sort_unstable();
+        sqlx::query!(
+            "UPDATE fairledger.sessions SET active_at = greatest(active_at, clock_timestamp())
+             WHERE session_id IN (SELECT session_id FROM fairledger.sessions
+                                  WHERE session_id = ANY($1) AND status = 'open' ORDER BY session_id FOR NO KEY UPDATE)",
+            &*session_ids,
+        )
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    /// Moves on the end of an application session's time to live.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn extend_session(&mut self, session_id: Uuid, ttl_seconds: f64) -> Result<(), DbError> {
+        sqlx::query!(
+            "UPDATE fairledger.sessions SET expires_at = clock_timestamp() + make_interval(secs => $2), active_at = clock_timestamp()
+             WHERE session_id = $1 AND origin = 'application' AND status = 'open' AND expires_at > clock_timestamp()",
+            session_id,
+            ttl_seconds,
+        )
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    /// Open sessions of the service that nobody used for so long, the longest idle first.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn idle_sessions(&mut self, idle_seconds: f64, limit: i64) -> Result<Vec<Uuid>, DbError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT session_id FROM fairledger.sessions
+             WHERE status = 'open' AND origin = 'service' AND active_at < clock_timestamp() - make_interval(secs => $1)
+             ORDER BY active_at LIMIT $2",
+            idle_seconds,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?)
+    }
+
+    /// Open application sessions whose time to live is over.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn expired_sessions(&mut self, limit: i64) -> Result<Vec<Uuid>, DbError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT session_id FROM fairledger.sessions WHERE status = 'open' AND expires_at <= clock_timestamp()
+             ORDER BY expires_at LIMIT $1",
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?)
+    }
+
+    /// Whether a locked session is still open and idle: looked at again under the lock.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn is_idle(&mut self, session: &LockedSession, idle_seconds: f64) -> Result<bool, DbError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT (status = 'open' AND active_at < clock_timestamp() - make_interval(secs => $2)) AS "idle!"
+               FROM fairledger.sessions WHERE session_id = $1"#,
+            session.session_id,
+            idle_seconds,
+        )
+        .fetch_one(&mut *self.inner)
+        .await?)
+    }
+
+    /// Whether a locked application session is still open and its time to live over.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn is_expired(&mut self, session: &LockedSession) -> Result<bool, DbError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT (status = 'open' AND coalesce(expires_at <= clock_timestamp(), false)) AS "expired!"
+               FROM fairledger.sessions WHERE session_id = $1"#,
+            session.session_id,
+        )
+        .fetch_one(&mut *self.inner)
+        .await?)
+    }
+
+    /// The current recovery epoch: 0 before the first recovery.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn current_epoch(&mut self) -> Result<i32, DbError> {
+        Ok(sqlx::query_scalar!(r#"SELECT coalesce(max(epoch), 0) AS "epoch!" FROM fairledger.recoveries"#)
+            .fetch_one(&mut *self.inner)
+            .await?)
+    }
+}

@@ -1,0 +1,313 @@
+//! What ends a live seed: rotation, a change of the client seed, closing.
+//!
+//! Keeps I5 (the seed that goes live was committed while the old one was in use, and another is committed in the same transaction),
+//! I7 (a seed that has bets is revealed as it ends) and I11 (a seed with a pending bet is not revealed). All of it happens under the
+//! session's lock and the seed's, taken in that order.
+
+use uuid::Uuid;
+
+use super::error::{Attempt, SeedsError, settle_it};
+use super::model::{Revealed, RevealedSeed, SeedEnded, View};
+use super::{Seeds, missing};
+use crate::db::bets::{BetKey, BetKind};
+use crate::db::details::RoundOutcome;
+use crate::db::pending::EndOf;
+use crate::db::seeds::{ClientSeedSource, LockedSeed, RetiredBy, SeedRow, SeedStatus};
+use crate::db::sessions::LockedSession;
+use crate::db::{DbError, Tx, corrupt};
+use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
+
+/// The void reason of a reservation that was not recorded in time.
+pub(super) const EXPIRED: &str = "expired";
+
+/// The void reason of a reservation whose session was closed.
+pub(super) const ABANDONED: &str = "abandoned";
+
+/// A rotation.
+#[derive(Clone, Debug)]
+pub struct RotateRequest {
+    /// The seed to end.
+    pub commitment: Commitment,
+    /// The client seed from now on; the text stays without one.
+    pub client_seed: Option<ClientSeed>,
+}
+
+/// A change of the client seed.
+#[derive(Clone, Debug)]
+pub struct ClientSeedRequest {
+    /// The seed to end.
+    pub commitment: Commitment,
+    /// The client seed from now on.
+    pub client_seed: ClientSeed,
+}
+
+impl Seeds {
+    /// Ends the live seed and reveals it; the next one goes live at nonce 0. The same request again gets the same reveal.
+    ///
+    /// # Errors
+    /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::SessionClosed`],
+    /// [`SeedsError::CommitmentChanged`], [`SeedsError::BetsPending`], [`SeedsError::NothingToReveal`], [`SeedsError::NoNextSeed`];
+    /// and the database's.
+    pub async fn rotate(&self, session_id: Uuid, request: &RotateRequest) -> Result<SeedEnded, SeedsError> {
+        let wanted = request.client_seed.as_ref();
+        let ended = settle_it!(self.inner.store, "seed.rotate", |tx| {
+            self.replace_in(tx, session_id, &request.commitment, wanted, RetiredBy::Rotation).await
+        })?;
+        self.saw(session_id);
+        Ok(ended)
+    }
+
+    /// Makes the next seed live with another client seed. The old seed is revealed if it has bets, else discarded. The text that is
+    /// there already changes nothing.
+    ///
+    /// # Errors
+    /// As [`Seeds::rotate`], but a seed without bets is no error.
+    pub async fn change_client_seed(
+        &self,
+        session_id: Uuid,
+        request: &ClientSeedRequest,
+    ) -> Result<SeedEnded, SeedsError> {
+        let ended = settle_it!(self.inner.store, "seed.client_seed", |tx| {
+            let wanted = Some(&request.client_seed);
+            self.replace_in(tx, session_id, &request.commitment, wanted, RetiredBy::ClientSeed).await
+        })?;
+        self.saw(session_id);
+        Ok(ended)
+    }
+
+    async fn replace_in(
+        &self,
+        tx: &mut Tx,
+        session_id: Uuid,
+        commitment: &Commitment,
+        wanted: Option<&ClientSeed>,
+        by: RetiredBy,
+    ) -> Result<SeedEnded, Attempt> {
+        let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
+        if let Some(answer) = self.replay_replace(tx, &session, commitment, wanted, by).await? {
+            return Ok(answer);
+        }
+        let live = if session.open { self.lock_live_seed(tx, &session).await? } else { None };
+        let Some(live) = live else {
+            return Err(SeedsError::SessionClosed.into());
+        };
+        if live.commitment != *commitment {
+            let session = Box::new(self.view_in(tx, session_id).await?);
+            return Err(SeedsError::CommitmentChanged { session }.into());
+        }
+        let client = live.client_side()?;
+        let same_text = wanted.is_none_or(|wanted| *wanted == client.client_seed);
+        if by == RetiredBy::ClientSeed && same_text {
+            return Ok(SeedEnded { revealed: None, session: self.view_in(tx, session_id).await?, replayed: true });
+        }
+        if live.pending > 0 {
+            return Err(SeedsError::BetsPending.into());
+        }
+        if by == RetiredBy::Rotation && live.next_nonce == 0 {
+            return Err(SeedsError::NothingToReveal.into());
+        }
+        let (client_seed, source, set_at) = match wanted {
+            Some(wanted) if !same_text => (wanted, ClientSeedSource::Player, None),
+            _ => (&client.client_seed, ClientSeedSource::Kept, Some(client.set_at)),
+        };
+        let next = tx.take_next_seed(&session).await?.ok_or(SeedsError::NoNextSeed)?;
+        let revealed = self.retire(tx, &live, by).await?;
+        tx.insert_live_seed(
+            session_id,
+            next.seed_no,
+            &next.commitment,
+            &next.sealed,
+            next.epoch,
+            Some(next.committed_at),
+            client_seed,
+            source,
+            set_at,
+        )
+        .await?;
+        self.commit_next(tx, session_id, next.seed_no + 1).await?;
+        Ok(SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false })
+    }
+
+    /// The answer to a replacement that was made before: the same old commitment, the same means, the same text afterwards.
+    async fn replay_replace(
+        &self,
+        tx: &mut Tx,
+        session: &LockedSession,
+        commitment: &Commitment,
+        wanted: Option<&ClientSeed>,
+        by: RetiredBy,
+    ) -> Result<Option<SeedEnded>, SeedsError> {
+        let Some((owner, seed_no)) = tx.find_commitment(commitment).await? else { return Ok(None) };
+        if owner != session.session_id {
+            return Ok(None);
+        }
+        let Some(old) = tx.seed(owner, seed_no).await? else { return Ok(None) };
+        if old.retired.is_none_or(|(_, retired_by)| retired_by != by) {
+            return Ok(None);
+        }
+        let successor = tx.seed(owner, seed_no + 1).await?.ok_or_else(|| missing("seed"))?;
+        let text_after = &successor.client_side()?.client_seed;
+        let text_wanted = wanted.unwrap_or(&old.client_side()?.client_seed);
+        if text_after != text_wanted {
+            return Ok(None);
+        }
+        let session = self.view_in(tx, session.session_id).await?;
+        Ok(Some(SeedEnded { revealed: revealed_of(&old), session, replayed: true }))
+    }
+
+    /// Closes a session: its rounds are recorded as abandoned, its reservations voided, its live seed revealed if it has bets, the
+    /// next one discarded. Closing again, with the commitment it was closed under, gets the same answer.
+    ///
+    /// # Errors
+    /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::SessionClosed`] (closed under another
+    /// commitment), [`SeedsError::CommitmentChanged`]; and the database's.
+    pub async fn close(&self, session_id: Uuid, commitment: &Commitment) -> Result<SeedEnded, SeedsError> {
+        settle_it!(self.inner.store, "session.close", |tx| self.close_in(tx, session_id, commitment).await)
+    }
+
+    async fn close_in(&self, tx: &mut Tx, session_id: Uuid, commitment: &Commitment) -> Result<SeedEnded, Attempt> {
+        let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
+        let Some(live) = tx.lock_live_seed(&session).await? else {
+            let last = tx.latest_seed(session_id).await?.ok_or_else(|| missing("seed"))?;
+            if last.commitment != *commitment {
+                return Err(SeedsError::SessionClosed.into());
+            }
+            let session = self.view_in(tx, session_id).await?;
+            return Ok(SeedEnded { revealed: revealed_of(&last), session, replayed: true });
+        };
+        if live.commitment != *commitment {
+            let session = Box::new(self.view_in(tx, session_id).await?);
+            return Err(SeedsError::CommitmentChanged { session }.into());
+        }
+        let revealed = self.close_locked(tx, &session, &live, RetiredBy::Closing).await?;
+        Ok(SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false })
+    }
+
+    /// Everything that closing a locked session does.
+    pub(super) async fn close_locked(
+        &self,
+        tx: &mut Tx,
+        session: &LockedSession,
+        live: &LockedSeed,
+        by: RetiredBy,
+    ) -> Result<Option<Revealed>, DbError> {
+        self.abandon_pending(tx, live).await?;
+        let revealed = self.retire(tx, live, by).await?;
+        if let Some(next) = tx.take_next_seed(session).await? {
+            tx.insert_discarded_seed(session, &next, by).await?;
+        }
+        tx.close_session(session).await?;
+        Ok(revealed)
+    }
+
+    /// Ends every pending bet of a locked seed. A round that disclosed a mine is lost; the others are abandoned, with their records.
+    pub(super) async fn abandon_pending(&self, tx: &mut Tx, live: &LockedSeed) -> Result<(), DbError> {
+        if live.pending == 0 {
+            return Ok(());
+        }
+        // Read before the rows are taken out: without them a bet has no state until its end is stored.
+        let mut bets = Vec::with_capacity(live.pending as usize);
+        for (row, _) in tx.pending_bets(live.session_id, live.seed_no).await? {
+            bets.push(tx.bet(&row.key).await?.ok_or_else(|| missing("bet"))?);
+        }
+        for row in tx.take_all_pending(live).await? {
+            let bet = bets.iter_mut().find(|bet| bet.key == row.key).ok_or_else(|| missing("bet"))?;
+            match row.kind {
+                BetKind::Round => {
+                    let outcome = if row.mine_shown { RoundOutcome::Lost } else { RoundOutcome::Abandoned };
+                    self.record_round(tx, bet, Some(outcome)).await?;
+                }
+                BetKind::Reservation => {
+                    tx.insert_void(&row.key, if row.expired { EXPIRED } else { ABANDONED }).await?;
+                }
+                BetKind::Played => return Err(corrupt("pending bet", "a played bet is pending")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a locked seed whose pending bets are all out, and reveals it if it has bets.
+    pub(super) async fn retire(
+        &self,
+        tx: &mut Tx,
+        live: &LockedSeed,
+        by: RetiredBy,
+    ) -> Result<Option<Revealed>, DbError> {
+        match tx.retire_seed(live, by).await? {
+            SeedStatus::Revealed => {
+                let seed = self.inner.ring.open(live.session_id, &live.commitment, &live.sealed)?;
+                tx.insert_reveal(live, &seed, by).await?;
+                Ok(Some(Revealed {
+                    server_seed: RevealedSeed::new(&seed),
+                    commitment: live.commitment,
+                    bets: live.next_nonce,
+                }))
+            }
+            SeedStatus::Discarded | SeedStatus::Live => Ok(None),
+        }
+    }
+
+    /// Makes and commits a session's next seed.
+    pub(super) async fn commit_next(&self, tx: &mut Tx, session_id: Uuid, seed_no: i32) -> Result<(), DbError> {
+        let seed = ServerSeed::generate();
+        let commitment = seed.commitment();
+        if !tx.insert_commitment(&commitment, session_id, seed_no).await? {
+            return Err(corrupt("commitment", "256 random bits came twice: the random source is broken"));
+        }
+        let sealed = self.inner.ring.seal(session_id, &commitment, &seed);
+        tx.insert_next_seed(session_id, seed_no, &commitment, &sealed, self.inner.epoch).await
+    }
+
+    /// Locks the live seed and voids those of its reservations that have expired: they are pending no more, swept or not.
+    pub(super) async fn lock_live_seed(
+        &self,
+        tx: &mut Tx,
+        session: &LockedSession,
+    ) -> Result<Option<LockedSeed>, Attempt> {
+        let Some(live) = tx.lock_live_seed(session).await? else { return Ok(None) };
+        if live.pending == 0 {
+            return Ok(Some(live));
+        }
+        for key in tx.expired_reservations_of(session.session_id).await? {
+            self.void_expired_in(tx, &key).await?;
+        }
+        Ok(tx.lock_live_seed(session).await?)
+    }
+
+    /// Voids one expired reservation.
+    pub(super) async fn void_expired_in(&self, tx: &mut Tx, key: &BetKey) -> Result<(), Attempt> {
+        super::ends::end_pending(tx, key, BetKind::Reservation, EndOf::Expired).await?;
+        tx.insert_void(key, EXPIRED).await?;
+        Ok(())
+    }
+
+    /// Voids the expired reservations of a session; gives how many.
+    pub(super) async fn void_expired_of(&self, session_id: Uuid) -> Result<usize, SeedsError> {
+        settle_it!(self.inner.store, "reservation.expire", |tx| {
+            async {
+                let keys = tx.expired_reservations_of(session_id).await?;
+                for key in &keys {
+                    self.void_expired_in(tx, key).await?;
+                }
+                Ok::<_, Attempt>(keys.len())
+            }
+            .await
+        })
+    }
+
+    /// The view of a session as it is now.
+    pub(super) async fn snapshot_view(&self, session_id: Uuid) -> Result<View, SeedsError> {
+        let mut tx = self.inner.store.snapshot("session.view").await?;
+        let view = self.view_in(&mut tx, session_id).await;
+        tx.rollback().await;
+        view
+    }
+}
+
+fn revealed_of(seed: &SeedRow) -> Option<Revealed> {
+    seed.revealed.as_ref().map(|(server_seed, _)| Revealed {
+        server_seed: RevealedSeed::new(server_seed),
+        commitment: seed.commitment,
+        bets: seed.next_nonce,
+    })
+}

@@ -1,0 +1,124 @@
+//! What happens by itself: use of sessions is written down, idle sessions are closed, expired reservations voided, old quota rows and
+//! application sessions past their time ended. Bounded batches; each session in a transaction of its own, looked at again under its
+//! lock, so that any number of processes may do this at once.
+
+use uuid::Uuid;
+
+use super::error::{Attempt, SeedsError, settle_it};
+use super::{Seeds, missing};
+use crate::db::seeds::RetiredBy;
+use crate::db::{DbError, transaction};
+
+/// Rows that one round of maintenance looks at, of each kind.
+const BATCH: i64 = 200;
+
+/// Sessions marked in one statement.
+const MARKS_MAX: usize = 1_000;
+
+/// What one round of maintenance did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Sessions whose use was written down.
+    pub marked: usize,
+    /// Idle sessions closed.
+    pub closed: usize,
+    /// Application sessions ended because their time to live was over.
+    pub expired_sessions: usize,
+    /// Reservations voided.
+    pub expired_reservations: usize,
+    /// Quota rows forgotten.
+    pub quota_rows: u64,
+    /// Some batch was full: there is more to do.
+    pub more: bool,
+}
+
+impl Seeds {
+    /// Does one round of maintenance. Run often: each is short.
+    ///
+    /// # Errors
+    /// The database's; what was done before stays done.
+    pub async fn maintain(&self) -> Result<Maintained, SeedsError> {
+        let mut done = Maintained { marked: self.write_marks().await?, ..Maintained::default() };
+        let settings = &self.inner.settings;
+        let store = &self.inner.store;
+        let idle_seconds = settings.idle_after.as_secs_f64();
+
+        let reservations = transaction!(store, "maintain.reservations", |tx| tx.expired_reservations(BATCH).await)?;
+        done.more |= reservations.len() == BATCH as usize;
+        let mut sessions: Vec<Uuid> = reservations.iter().map(|key| key.session_id).collect();
+        sessions.sort_unstable();
+        sessions.dedup();
+        for session_id in sessions {
+            done.expired_reservations += passing_over_corruption(self.void_expired_of(session_id).await)?;
+        }
+
+        let idle = transaction!(store, "maintain.idle", |tx| tx.idle_sessions(idle_seconds, BATCH).await)?;
+        done.more |= idle.len() == BATCH as usize;
+        for session_id in idle {
+            done.closed += passing_over_corruption(self.end_session(session_id, RetiredBy::Idle).await)?;
+        }
+
+        let expired = transaction!(store, "maintain.expired", |tx| tx.expired_sessions(BATCH).await)?;
+        done.more |= expired.len() == BATCH as usize;
+        for session_id in expired {
+            done.expired_sessions += passing_over_corruption(self.end_session(session_id, RetiredBy::Expiry).await)?;
+        }
+
+        let window_seconds = settings.address_window.as_secs_f64();
+        done.quota_rows = transaction!(store, "maintain.quota", |tx| tx.sweep_quota(window_seconds, BATCH).await)?;
+        Ok(done)
+    }
+
+    /// Writes down which sessions were used. On a failure the marks are kept for the next time.
+    async fn write_marks(&self) -> Result<usize, SeedsError> {
+        let mut ids: Vec<Uuid> = {
+            let mut seen = self.inner.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            seen.drain().collect()
+        };
+        let count = ids.len();
+        for chunk in ids.chunks_mut(MARKS_MAX) {
+            let marked: Result<(), DbError> =
+                async { transaction!(self.inner.store, "session.mark", |tx| tx.mark_active(chunk).await) }.await;
+            if let Err(error) = marked {
+                let mut seen = self.inner.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                seen.extend(chunk.iter().copied());
+                return Err(error.into());
+            }
+        }
+        Ok(count)
+    }
+
+    /// Closes a session if it is still idle, or past its time, under its lock; gives how many were closed.
+    async fn end_session(&self, session_id: Uuid, by: RetiredBy) -> Result<usize, SeedsError> {
+        let idle_seconds = self.inner.settings.idle_after.as_secs_f64();
+        settle_it!(self.inner.store, "session.end", |tx| {
+            async {
+                let session = tx.lock_session(session_id).await?.ok_or_else(|| missing("session"))?;
+                let due = match by {
+                    RetiredBy::Idle => tx.is_idle(&session, idle_seconds).await?,
+                    _ => tx.is_expired(&session).await?,
+                };
+                if !due {
+                    return Ok(0);
+                }
+                match tx.lock_live_seed(&session).await? {
+                    Some(live) => {
+                        self.close_locked(tx, &session, &live, by).await?;
+                    }
+                    // An application that revealed its seed and never put another.
+                    None => tx.close_session(&session).await?,
+                }
+                Ok::<_, Attempt>(1)
+            }
+            .await
+        })
+    }
+}
+
+/// One corrupt row must not keep every other session from its end. It was logged where it was found.
+fn passing_over_corruption(done: Result<usize, SeedsError>) -> Result<usize, SeedsError> {
+    match done {
+        Err(SeedsError::Db(DbError::Corrupt { .. })) => Ok(0),
+        other => other,
+    }
+}
