@@ -2,3 +2,4 @@
 
 mod embedded;
 mod gfs;
+mod harness;
