@@ -5,8 +5,8 @@
 //! |---|---|
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
-//! | [`embedded`] | the private PostgreSQL of a data folder |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`embedded`] | a private PostgreSQL in a data folder |
 //! | [`config`], [`telemetry`] | settings; logs |
 //! | [`cli`] | the commands of the program |
 //!
