@@ -20,6 +20,9 @@ pub const MINES_TILES: usize = 25;
 /// Numbers of a Keno board, numbered from 1.
 pub const KENO_NUMBERS: usize = 40;
 
+/// The most of an unknown parameter's name that an error repeats, in characters.
+const KEY_CHARS_MAX: usize = 100;
+
 /// The games of GFS/1.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Game {
@@ -167,7 +170,7 @@ impl Play {
             Some(_) => return Err(PlayError { field: "params".into(), detail: "is not an object".into() }),
         };
         for (key, value) in given {
-            let fault = |detail: String| PlayError { field: format!("params.{key}"), detail };
+            let fault = |detail: String| PlayError { field: format!("params.{key:.KEY_CHARS_MAX$}"), detail };
             let Some(rule) = rule.as_ref().filter(|rule| rule.name == key) else {
                 return Err(fault(format!("is no parameter of {game}")));
             };

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::crash::{self, GameHash};
 use super::games::{Play, PlayError};
 use super::json::{self, JsonError, Limits};
-use super::record::{self, GAME_UNBOUND, OUTSIDE_FLOATS_MAX, PROFILE_CUSTOM, PROFILE_SINGLE_PLAYER};
+use super::record::{self, GAME_UNBOUND, OUTSIDE_FLOATS_MAX, PROFILE_CUSTOM, PROFILE_SINGLE_PLAYER, RulesError};
 use super::seed::{ClientSeed, Commitment, NONCE_MAX, ServerSeed, decode_hex};
 use super::signature::{self, Signature};
 use super::{Rules, SPEC, SeedPair, floats};
@@ -237,8 +237,8 @@ fn outside_game(record: Fields<'_>, game: &str) -> Result<Calculation, InspectEr
         (true, Some(_)) => return Err(InspectError::new("rules", "belongs to no unbound game")),
         (false, None) => return Err(missing("rules")),
         (false, Some(rules)) => {
-            serde_json::from_value::<Rules>(rules.clone())
-                .map_err(|_| InspectError::new("rules", "is not an id and a sha256 in their form"))?;
+            let rules = rules.as_object().ok_or_else(|| InspectError::new("rules", "is not an object"))?;
+            Rules::from_json(rules).map_err(|error| InspectError::new(rules_field(error), error))?;
         }
     }
     let floats = match record.0.get("floats") {
@@ -251,6 +251,14 @@ fn outside_game(record: Fields<'_>, game: &str) -> Result<Calculation, InspectEr
         }
     };
     Ok(Calculation::Outside { floats })
+}
+
+const fn rules_field(error: RulesError) -> &'static str {
+    match error {
+        RulesError::Id => "rules.id",
+        RulesError::Sha256 => "rules.sha256",
+        RulesError::Unknown => "rules",
+    }
 }
 
 fn crash_result(record: Fields<'_>, beside: Option<&ServerSeed>) -> Result<Inspection, InspectError> {
