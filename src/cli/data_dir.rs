@@ -100,7 +100,7 @@ fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, String>) -> Result
         let reason = format!("has mode {:04o}, and others must not read it: chmod 600 it", mode & 0o7777);
         return Err(wrong(reason));
     }
-    let text = config::read_secret_file(path).map_err(|reason| CliError::Refused(reason))?;
+    let text = config::read_secret_file(path).map_err(CliError::Refused)?;
     parse(&text).map_err(wrong)
 }
 
