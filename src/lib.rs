@@ -6,7 +6,7 @@
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
-//! | [`embedded`] | the private PostgreSQL |
+//! | [`embedded`] | a private PostgreSQL in a data folder |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]

@@ -405,6 +405,13 @@ mod tests {
     }
 
     #[test]
+    fn limbo_multiplies_in_the_order_of_the_specification() {
+        // Multiplying by 100 before the edge would give 83472986.18 and 85739999.99. No published vector shows it.
+        assert_eq!(all("limbo", json!({"houseEdge": 0.1264}), 2.0 / 4_294_967_296.0), json!(83_472_986.17));
+        assert_eq!(all("limbo", json!({"houseEdge": 0.1426}), 0.0), json!(85_740_000));
+    }
+
+    #[test]
     fn plinko_goes_right_from_one_half() {
         let below = 2_147_483_647.0 / 4_294_967_296.0;
         assert_eq!(all("plinko", json!({"rows": 8}), below), json!({"path": vec![0; 8], "bucket": 0}));

@@ -3,3 +3,4 @@
 mod embedded;
 mod gfs;
 mod harness;
+mod seeds;

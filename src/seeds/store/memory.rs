@@ -160,6 +160,9 @@ impl SeedStore for MemorySeedStore {
         ttl: Duration,
         expected: Option<&Commitment>,
     ) -> Result<(), SeedStoreError> {
+        if session.client_seed.as_str().contains('\0') {
+            return Err(SeedStoreError::ClientSeedWithNul);
+        }
         let mut state = self.state();
         let commitment = session.server_seed.commitment();
         let used = state.commitments.contains_key(&commitment);

@@ -90,6 +90,9 @@ pub enum SeedStoreError {
     /// The server seed does not hash to the commitment.
     #[error("the server seed does not hash to the commitment")]
     WrongSeed,
+    /// PostgreSQL cannot keep a NUL.
+    #[error("the client seed has a NUL character")]
+    ClientSeedWithNul,
     /// A record without commitment or nonce, or too long.
     #[error("{0}")]
     InvalidRecord(String),

@@ -182,7 +182,10 @@ impl SeedStore for PgSeedStore {
         ttl: Duration,
         expected: Option<&Commitment>,
     ) -> Result<(), SeedStoreError> {
-        settle_it!(self.seeds.inner.store, "store.put", |tx| { self.put_in(tx, session, ttl, expected).await })
+        if session.client_seed.as_str().contains('\0') {
+            return Err(SeedStoreError::ClientSeedWithNul);
+        }
+        settle_it!(self.seeds.inner.store, "store.put", |tx| self.put_in(tx, session, ttl, expected).await)
     }
 
     async fn reserve_nonce(
@@ -229,6 +232,12 @@ impl SeedStore for PgSeedStore {
     }
 
     async fn revealed(&self, session_id: Uuid) -> Result<BTreeMap<Commitment, ServerSeed>, SeedStoreError> {
+        if let Some((seed, false, _)) = self.latest(session_id).await?
+            && seed.status == SeedStatus::Live
+        {
+            // Its time is over, swept or not.
+            self.seeds.end_session(session_id, RetiredBy::Expiry).await?;
+        }
         let mut tx = self.seeds.inner.store.snapshot("store.revealed").await?;
         let seeds = tx.seeds(session_id, i64::MAX).await?;
         tx.rollback().await;

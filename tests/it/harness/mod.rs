@@ -70,6 +70,19 @@ impl TestDb {
         Cluster::get().await.connect_to(&self.name).await
     }
 
+    /// A connection of the owner's, to plant and to look at what the service's role may not.
+    pub async fn owner(&self) -> PgConnection {
+        self.connect(&self.owner_url).await
+    }
+
+    /// Waits until a query of one boolean says true; the test runner's own limit is the bound.
+    pub async fn wait_until(&self, query: &'static str) {
+        let mut owner = self.owner().await;
+        while !sqlx::query_scalar::<_, Option<bool>>(query).fetch_one(&mut owner).await.unwrap().unwrap_or(true) {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+
     pub async fn connect(&self, url: &str) -> PgConnection {
         PgConnection::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
     }
