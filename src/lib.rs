@@ -6,6 +6,7 @@
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`http`] | the HTTP API |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
@@ -13,4 +14,5 @@
 
 pub mod db;
 pub mod gfs;
+pub mod http;
 pub mod seeds;

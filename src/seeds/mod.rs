@@ -38,14 +38,14 @@ use sha2::Sha256;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub use bets::{BetRequest, GameRequest, ReservationRequest};
+pub use bets::{BetRequest, GameRequest, ReservationRequest, Wager};
 pub use ending::{ClientSeedRequest, RotateRequest};
 pub use ends::{RecordRequest, SettlementRequest, VoidRequest};
 pub use error::SeedsError;
 pub use maintenance::Maintained;
-pub use rounds::{CloseOutcome, CloseRequest, StepRequest};
+pub use rounds::{CloseOutcome, CloseRequest, Disclose, StepRequest};
 pub use seal::{KeyRing, KeyRingError};
-pub use sessions::SessionRequest;
+pub use sessions::{PAGE_DEFAULT, PAGE_MAX, SessionRequest};
 
 use crate::db::{Datastore, DbError, corrupt, transaction};
 use crate::gfs::signature::SigningKey;
