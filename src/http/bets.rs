@@ -14,15 +14,13 @@ use super::input::{Json, Nothing, Path, Query};
 use super::openapi::problems;
 use super::problem::Problem;
 use super::sessions::SessionPath;
-use super::wire::{FreeForm, Integer, Nonce, SessionId};
+use super::wire::{FreeForm, Integer, Json4KiB, Json16KiB, Nonce, SessionId};
 use super::{App, created};
 use crate::gfs::games::Play;
 use crate::gfs::record::{OUTSIDE_FLOATS_MAX, Rules};
 use crate::gfs::seed::Commitment;
 use crate::seeds::model::{BetAnswer, Reservation};
-use crate::seeds::values::{
-    BetRef, Currency, JSON_BYTES_MAX, Money, OutsideGame, RESULT_BYTES_MAX, SettlementOutcome, VoidReason,
-};
+use crate::seeds::values::{BetRef, Currency, Money, OutsideGame, SettlementOutcome, VoidReason};
 use crate::seeds::{BetRequest, GameRequest, RecordRequest, ReservationRequest, SettlementRequest, VoidRequest, Wager};
 
 pub(super) fn endpoints() -> OpenApiRouter<App> {
@@ -33,8 +31,6 @@ pub(super) fn endpoints() -> OpenApiRouter<App> {
         .routes(routes!(void))
         .routes(routes!(settle))
 }
-
-type Json4KiB = FreeForm<JSON_BYTES_MAX>;
 
 /// A bet on a game of GFS/1.0.
 #[derive(Deserialize, ToSchema)]
@@ -191,7 +187,7 @@ struct NewRecord {
     #[schema(inline)]
     nonce: Nonce,
     /// What the outside game came to; not null.
-    result: FreeForm<RESULT_BYTES_MAX>,
+    result: Json16KiB,
 }
 
 problems!(RecordProblems: ANY TOKEN BODY CHANGE; SessionNotFound, NonceNotReserved, RecordExistsWithDifferentContent, Void);

@@ -76,13 +76,13 @@ fn problem_response(codes: &[Code]) -> ApiResponse {
     let text = || ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
     if codes.contains(&Code::TooManySessions) || codes.iter().any(|code| code.status().as_u16() == 503) {
         let header = HeaderBuilder::new()
-            .schema(ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer)))
+            .schema(Some(ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer))))
             .description(Some("Seconds after which to try again"))
             .build();
         response = response.header("Retry-After", header);
     }
     if TOKEN.iter().any(|code| codes.contains(code)) {
-        let header = HeaderBuilder::new().schema(text()).description(Some("What is needed (RFC 6750)")).build();
+        let header = HeaderBuilder::new().schema(Some(text())).description(Some("What is needed (RFC 6750)")).build();
         response = response.header("WWW-Authenticate", header);
     }
     response.build()

@@ -14,11 +14,11 @@ use super::auth::{Access, Engine};
 use super::input::{Json, Nothing, Path, Query};
 use super::openapi::problems;
 use super::problem::Problem;
-use super::wire::{Digits, FreeForm, Integer, SessionId};
+use super::wire::{FreeForm, Integer, Json4KiB, NonceDigits, SessionId};
 use super::{App, created, ok};
-use crate::gfs::seed::{Commitment, NONCE_MAX};
+use crate::gfs::seed::Commitment;
 use crate::seeds::model::RoundAnswer;
-use crate::seeds::values::{JSON_BYTES_MAX, VoidReason};
+use crate::seeds::values::VoidReason;
 use crate::seeds::{CloseOutcome, CloseRequest, Disclose, StepRequest};
 
 pub(super) fn endpoints() -> OpenApiRouter<App> {
@@ -37,8 +37,8 @@ struct RoundPath {
     #[param(value_type = Commitment, inline)]
     commitment: Commitment,
     /// The bet's nonce.
-    #[param(value_type = Digits<0, NONCE_MAX>, inline)]
-    nonce: Digits<0, NONCE_MAX>,
+    #[param(value_type = NonceDigits, inline)]
+    nonce: NonceDigits,
 }
 
 impl RoundPath {
@@ -83,7 +83,7 @@ struct NewStep {
     #[schema(inline)]
     index: Integer<0, { u32::MAX as u64 }>,
     /// The engine's own description.
-    step: FreeForm<JSON_BYTES_MAX>,
+    step: Json4KiB,
     /// What to show of the result; nothing when absent.
     #[schema(value_type = Option<Disclosure>)]
     disclose: Option<Value>,

@@ -15,8 +15,8 @@ use super::problem::Problem;
 use crate::gfs::seed::{ClientSeed, Commitment, NONCE_MAX, ServerSeed};
 use crate::seeds::model::RevealedSeed;
 use crate::seeds::values::{
-    BetRef, BoundedJson, Currency, InvalidValue, Money, OutsideGame, PlayerRef, SettlementOutcome, Timestamp,
-    VoidReason,
+    BetRef, BoundedJson, Currency, InvalidValue, JSON_BYTES_MAX, Money, OutsideGame, PlayerRef, RESULT_BYTES_MAX,
+    SettlementOutcome, Timestamp, VoidReason,
 };
 
 /// Reads a wire type from a value that [`crate::gfs::json::parse`] made.
@@ -224,9 +224,18 @@ impl<const MIN: u64, const MAX: u64> ToSchema for Digits<MIN, MAX> {
     }
 }
 
+/// A nonce in a path.
+pub(super) type NonceDigits = Digits<0, NONCE_MAX>;
+
 /// Any JSON, up to a length of its canonical text in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct FreeForm<const BYTES_MAX: usize>(pub BoundedJson);
+
+/// A free-form field. An alias, because the derives of utoipa take type parameters for types of their own.
+pub(super) type Json4KiB = FreeForm<JSON_BYTES_MAX>;
+
+/// The result of an outside game.
+pub(super) type Json16KiB = FreeForm<RESULT_BYTES_MAX>;
 
 impl<'de, const BYTES_MAX: usize> Deserialize<'de> for FreeForm<BYTES_MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
