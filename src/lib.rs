@@ -7,6 +7,7 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
+//! | [`http`] | the HTTP API |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
@@ -15,4 +16,5 @@
 pub mod db;
 pub mod embedded;
 pub mod gfs;
+pub mod http;
 pub mod seeds;
