@@ -7,6 +7,7 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
+//! | [`http`] | the HTTP API |
 //! | [`config`], [`telemetry`] | settings; logs |
 //! | [`cli`] | the commands of the program |
 //!
@@ -19,5 +20,6 @@ pub mod config;
 pub mod db;
 pub mod embedded;
 pub mod gfs;
+pub mod http;
 pub mod seeds;
 pub mod telemetry;

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::config::{self, Settings};
 use crate::gfs::SigningKey;
+use crate::http::auth::ApiToken;
 use crate::seeds::{KeyRing, ServiceSecret};
 
 use super::CliError;
@@ -26,6 +27,8 @@ pub(super) struct Keys {
     pub ring: KeyRing,
     pub secret: ServiceSecret,
     pub signing_key: Option<SigningKey>,
+    /// The token of the data folder, where there is one.
+    pub admin_token: Option<ApiToken>,
 }
 
 /// Makes the folder where it is missing. The private server opens its way through it where it needs to.
@@ -63,7 +66,8 @@ pub(super) fn keys(settings: &mut Settings) -> Result<Keys, CliError> {
         Some(key) => key,
         None => kept(&dir.join("signing-key"), || SigningKey::generate().to_hex(), config::parse_signing_key)?,
     };
-    Ok(Keys { ring, secret, signing_key: Some(signing_key) })
+    let admin_token = kept(&dir.join("admin-token"), new_token, parse_token)?;
+    Ok(Keys { ring, secret, signing_key: Some(signing_key), admin_token: Some(admin_token) })
 }
 
 /// The seed keys for a command on a private database: those of the settings, or of the folder; none are made.
@@ -74,7 +78,15 @@ pub(super) fn seed_keys(settings: &mut Settings) -> Result<KeyRing, CliError> {
     }
 }
 
-fn new_secret() -> Zeroizing<String> {
+fn new_token() -> Zeroizing<String> {
+    Zeroizing::new(ApiToken::generate().expose().to_owned())
+}
+
+fn parse_token(text: &str) -> Result<ApiToken, String> {
+    ApiToken::parse(text).ok_or_else(|| "is not a token".to_owned())
+}
+
+pub(super) fn new_secret() -> Zeroizing<String> {
     let bytes = Zeroizing::new(rand::random::<[u8; 32]>());
     Zeroizing::new(STANDARD.encode(bytes.as_slice()))
 }

@@ -22,11 +22,14 @@ use crate::telemetry;
 
 mod data_dir;
 mod database;
+mod demo;
 mod error;
 mod flags;
 mod migrate;
+mod openapi;
 mod seed_keys;
 mod serve;
+mod token;
 mod verify;
 
 pub use error::CliError;
@@ -51,11 +54,18 @@ enum Command {
     Serve(serve::Args),
     /// Bring the database's schema up to this program's version
     Migrate(migrate::Args),
+    /// Show the main job end to end on a throw-away database
+    Demo,
     /// Recompute every stored record from its revealed seed
     Verify(verify::Args),
     /// Look after the keys that seal server seeds
     #[command(subcommand)]
     SeedKeys(seed_keys::Command),
+    /// Make, list and revoke the bearer tokens of the HTTP API
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Print the description of the HTTP API
+    Openapi,
 }
 
 /// Runs the program: reads the command line, the settings, and does what they say.
@@ -87,6 +97,9 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::Migrate(args) => migrate::run(&settings, &args).await,
             Command::Verify(args) => verify::run(&settings, &args).await,
             Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
+            Command::Token(command) => token::run(&settings, command).await,
+            Command::Demo => demo::run(&settings).await,
+            Command::Openapi => openapi::run(),
         }
     })
 }

@@ -14,7 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{DatabaseUrl, Settings};
 use crate::db::rights::Roles;
+use crate::db::tokens::Scope;
 use crate::db::{Datastore, migrate};
+use crate::http::auth::{ApiToken, new_token_id};
+use crate::http::{self, App, HttpSettings};
 use crate::seeds::Seeds;
 
 use super::CliError;
@@ -30,10 +33,10 @@ mod signals;
 use private::PrivateServer;
 use signals::Signals;
 
-/// How long requests under way may take once the service is told to stop.
+/// How long requests and changes under way may take once the service is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// How long transactions under way may take after that.
+/// How long maintenance, and then the pool, may take after that.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -99,7 +102,10 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
     let version = migrate::check_served(&store).await?;
     tracing::info!(version, "the schema is this program's");
     warn_of_owner(&store).await?;
-    let Keys { ring, secret, signing_key } = keys;
+    if let Some(token) = &keys.admin_token {
+        ensure_admin_token(&store, token).await?;
+    }
+    let Keys { ring, secret, signing_key, admin_token: _ } = keys;
     if signing_key.is_none() {
         tracing::warn!("no signing key is set: records are not signed");
     }
@@ -120,12 +126,27 @@ async fn migrated(owner: &DatabaseUrl, roles: &Roles) -> Result<(), CliError> {
 fn configured_keys(settings: &mut Settings) -> Result<Keys, CliError> {
     let secret_key = MissingKey { name: "secret", env: "FAIRLEDGER_SECRET", make: "openssl rand -base64 32" };
     match (settings.seed_keys.take(), settings.secret.take()) {
-        (Some(ring), Some(secret)) => Ok(Keys { ring, secret, signing_key: settings.signing_key.take() }),
+        (Some(ring), Some(secret)) => {
+            Ok(Keys { ring, secret, signing_key: settings.signing_key.take(), admin_token: None })
+        }
         (ring, secret) => {
             let missing = [ring.is_none().then_some(SEED_KEYS), secret.is_none().then_some(secret_key)];
             Err(CliError::KeysMissing { missing: missing.into_iter().flatten().collect() })
         }
     }
+}
+
+/// Makes the token of the data folder known to the database. The file is first: a token that only the database knew could never be
+/// used, and would be made again.
+async fn ensure_admin_token(store: &Datastore, token: &ApiToken) -> Result<(), CliError> {
+    let mut tx = store.begin("token.ensure").await?;
+    tx.ensure_token(&new_token_id(), &token.hash(), &[Scope::Admin], Some("data folder")).await?;
+    let valid = tx.token_scopes(&token.hash()).await?.is_some();
+    tx.commit().await?;
+    if !valid {
+        tracing::warn!("the token in admin-token is revoked: `fairledger token create` makes another");
+    }
+    Ok(())
 }
 
 async fn warn_of_owner(store: &Datastore) -> Result<(), CliError> {
@@ -173,41 +194,39 @@ fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {
     )
 }
 
-/// Serves until it is told to stop, or the private server is lost for good.
+/// Serves until it is told to stop, or until the private server is lost for good.
 async fn serve(listener: TcpListener, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
     let Service { seeds, private } = service;
     let stop = CancellationToken::new();
+    let app = App::new(seeds.clone(), HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() });
+    let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
     let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
-    let mut http = tokio::spawn(serve_http(listener, seeds.clone(), stop.clone()));
-    let mut private = tokio::spawn(private::look_after(private, stop.clone()));
+    let mut looking_after = std::pin::pin!(private::look_after(private, stop.clone()));
 
-    let ended = tokio::select! {
+    let lost = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "stopping; a second signal ends at once");
-            Ok(())
+            None
         }
-        // Without a private server this waits for the stop.
-        lost = &mut private => Err(lost),
-        http = &mut http => return Err(http_ended(http)),
+        // Before the stop it ends only with a server that is lost.
+        lost = &mut looking_after => Some(lost),
+        ended = &mut http => return Err(CliError::Refused(format!("the HTTP service ended by itself: {ended:?}"))),
     };
+    app.readiness().not_ready("the service is stopping");
     stop.cancel();
     let stopping = async {
-        if tokio::time::timeout(DRAIN_MAX, &mut http).await.is_err() {
-            tracing::warn!(seconds = DRAIN_MAX.as_secs(), "requests under way did not end in time and are cut");
-            http.abort();
-        }
+        // Its time is bounded by its own setting.
+        let served = http.await;
         let _ = tokio::time::timeout(CLOSE_MAX, maintenance).await;
         let _ = tokio::time::timeout(CLOSE_MAX, seeds.datastore().close()).await;
-        let server = match ended {
-            Ok(()) => private.await,
-            Err(lost) => lost,
+        let server = match lost {
+            None => looking_after.await?,
+            Some(lost) => lost?,
         };
-        match server {
-            Ok(Ok(Some(server))) => Ok(server.stop().await?),
-            Ok(Ok(None)) => Ok(()),
-            Ok(Err(error)) => Err(error),
-            Err(error) => Err(CliError::Refused(format!("looking after the private PostgreSQL ended: {error}"))),
+        if let Some(server) = server {
+            server.stop().await?;
         }
+        served.map_err(|error| CliError::Refused(format!("the HTTP service ended: {error}")))
     };
     tokio::select! {
         stopped = stopping => stopped?,
@@ -219,16 +238,6 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     }
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
-}
-
-async fn serve_http(listener: TcpListener, seeds: Seeds, stop: CancellationToken) -> std::io::Result<()> {
-    let _ = (listener, seeds);
-    stop.cancelled().await;
-    Ok(())
-}
-
-fn http_ended(ended: Result<std::io::Result<()>, tokio::task::JoinError>) -> CliError {
-    CliError::Refused(format!("the HTTP service ended: {ended:?}"))
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ struct Raw {
     game: String,
     params: String,
     selection: Option<String>,
-    stake: Option<BigDecimal>,
+    stake: Option<String>,
     currency: Option<String>,
     context: Option<String>,
     rules_id: Option<String>,
@@ -155,7 +155,7 @@ struct Raw {
     round_outcome: Option<String>,
     status: Option<String>,
     void_reason: Option<String>,
-    payout: Option<BigDecimal>,
+    payout: Option<String>,
     settlement_outcome: Option<String>,
     displayed: Option<String>,
     settlement_rules: Option<String>,
@@ -196,7 +196,7 @@ impl Raw {
             settlement: self.settlement()?,
             bet_ref: self.bet_ref,
             game: self.game,
-            stake: self.stake,
+            stake: self.stake.as_deref().map(|text| decode::money(WHAT, text)).transpose()?,
             currency: self.currency,
             taken_at: self.taken_at,
             expires_at: self.expires_at,
@@ -233,11 +233,11 @@ impl Raw {
     }
 
     fn settlement(&self) -> Result<Option<SettlementRow>, DbError> {
-        let (Some(payout), Some(settled_at)) = (self.payout.clone(), self.settled_at) else {
+        let (Some(payout), Some(settled_at)) = (&self.payout, self.settled_at) else {
             return Ok(None);
         };
         Ok(Some(SettlementRow {
-            payout,
+            payout: decode::money(WHAT, payout)?,
             outcome: self.settlement_outcome.clone(),
             displayed: decode::json_opt(WHAT, self.displayed.as_deref())?,
             rules: decode::json_opt(WHAT, self.settlement_rules.as_deref())?,
@@ -252,9 +252,9 @@ macro_rules! details {
         sqlx::query_as!(
             Raw,
             r#"SELECT session_id AS "session_id!", seed_no AS "seed_no!", nonce AS "nonce!", bet_ref AS "bet_ref!", kind AS "kind!",
-                      game AS "game!", params AS "params!", selection, stake, currency, context, rules_id, rules_sha256, floats,
+                      game AS "game!", params AS "params!", selection, stake::text AS stake, currency, context, rules_id, rules_sha256, floats,
                       taken_at AS "taken_at!", expires_at, commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
-                      signature, signer, round_outcome, status, void_reason, payout, settlement_outcome, displayed,
+                      signature, signer, round_outcome, status, void_reason, payout::text AS payout, settlement_outcome, displayed,
                       settlement_rules, settled_at
                FROM fairledger.bet_details "# + $conditions,
             $($argument),+

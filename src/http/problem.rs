@@ -437,7 +437,8 @@ mod tests {
 
     #[test]
     fn challenges_name_what_is_needed() {
-        let header = |problem: Problem| problem.into_response().headers()[WWW_AUTHENTICATE].to_str().unwrap().to_owned();
+        let header =
+            |problem: Problem| problem.into_response().headers()[WWW_AUTHENTICATE].to_str().unwrap().to_owned();
         assert_eq!(header(Problem::unauthenticated()), "Bearer realm=\"fairledger\"");
         assert!(header(Problem::forbidden(Scope::Engine)).ends_with("scope=\"engine\""));
     }

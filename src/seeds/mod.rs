@@ -49,7 +49,7 @@ pub use error::SeedsError;
 pub use maintenance::Maintained;
 pub use rounds::{CloseOutcome, CloseRequest, Disclose, StepRequest};
 pub use seal::{KeyRing, KeyRingError};
-pub use sessions::SessionRequest;
+pub use sessions::{PAGE_DEFAULT, PAGE_MAX, SessionRequest};
 
 use crate::db::{Datastore, DbError, corrupt, transaction};
 use crate::gfs::signature::SigningKey;
