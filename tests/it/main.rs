@@ -4,4 +4,5 @@ mod cli;
 mod embedded;
 mod gfs;
 mod harness;
+mod http;
 mod seeds;
