@@ -5,3 +5,4 @@ mod embedded;
 mod gfs;
 mod harness;
 mod seeds;
+mod service;

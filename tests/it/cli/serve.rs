@@ -77,8 +77,7 @@ async fn waiting_bet(db: &TestDb, caller: &Caller) -> (sqlx::PgConnection, tokio
     let session = caller.session().await;
     let mut owner = db.owner().await;
     owner.execute("BEGIN; SELECT FROM fairledger.seeds FOR UPDATE").await.unwrap();
-    let caller =
-        Caller { base_url: caller.base_url.clone(), token: caller.token.clone(), client: caller.client.clone() };
+    let caller = caller.clone();
     let bet = tokio::spawn(async move {
         let body = json!({ "commitment": session["commitment"], "betRef": "b", "game": "dice" });
         caller.call("POST", &format!("/v1/sessions/{}/bets", id(&session)), Some(body)).await
