@@ -83,7 +83,7 @@ async fn waiting_bet(db: &TestDb, caller: &Caller) -> (sqlx::PgConnection, tokio
         caller.call("POST", &format!("/v1/sessions/{}/bets", id(&session)), Some(body)).await
     });
     db.wait_until(
-        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')",
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)",
     )
     .await;
     (owner, bet)
