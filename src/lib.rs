@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
+//! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
 //!
 //! Each module may use only those above it in this table.
@@ -13,4 +14,5 @@
 
 pub mod db;
 pub mod gfs;
+pub mod ledger;
 pub mod seeds;
