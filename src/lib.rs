@@ -7,12 +7,14 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`embedded`] | a private PostgreSQL in a data folder |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod db;
+pub mod embedded;
 pub mod gfs;
 pub mod ledger;
 pub mod seeds;

@@ -169,11 +169,9 @@ impl Raw {
             return Err(corrupt(WHAT, "params is not an object"));
         };
         let rules = match (self.rules_id.clone(), &self.rules_sha256, self.floats) {
-            (Some(id), Some(sha256), Some(floats)) => Some(RulesRow {
-                id,
-                sha256: decode::array(WHAT, sha256)?,
-                floats: decode::unsigned32(WHAT, floats)?,
-            }),
+            (Some(id), Some(sha256), Some(floats)) => {
+                Some(RulesRow { id, sha256: decode::array(WHAT, sha256)?, floats: decode::unsigned32(WHAT, floats)? })
+            }
             (None, None, None) => None,
             _ => return Err(corrupt(WHAT, "half a set of rules")),
         };

@@ -46,7 +46,9 @@ pub enum MigrateError {
         needed: i32,
     },
     /// A role is missing and cannot be made.
-    #[error("role {role:?} does not exist and the migrating role may not create it: run `CREATE ROLE {role} LOGIN` as an administrator, or name another role")]
+    #[error(
+        "role {role:?} does not exist and the migrating role may not create it: run `CREATE ROLE {role} LOGIN` as an administrator, or name another role"
+    )]
     RoleMissing {
         /// Its name.
         role: String,
@@ -126,7 +128,9 @@ pub async fn check(url: &str) -> Result<i32, MigrateError> {
     let exists = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&HISTORY]).await?.get::<_, bool>(0);
     let mut applied = Vec::new();
     if exists {
-        for row in client.query("SELECT version, name, checksum FROM fairledger.schema_history ORDER BY version", &[]).await? {
+        for row in
+            client.query("SELECT version, name, checksum FROM fairledger.schema_history ORDER BY version", &[]).await?
+        {
             applied.push((row.get::<_, i32>(0), row.get::<_, String>(1), row.get::<_, String>(2)));
         }
     }

@@ -11,6 +11,7 @@
 //! [`seeds::LockedSeed`] are the proof of a lock and are asked for by what needs one.
 
 pub mod bets;
+pub mod bootstrap;
 mod decode;
 pub mod details;
 pub mod keys;

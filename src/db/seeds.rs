@@ -253,8 +253,14 @@ macro_rules! seed_row {
         };
         let status = SeedStatus::parse(&row.status)?;
         if (status == SeedStatus::Revealed) != revealed.is_some() {
-            return Err(corrupt(what, format!("status {} and a reveal that is {}", status.as_str(),
-                if revealed.is_some() { "there" } else { "missing" })));
+            return Err(corrupt(
+                what,
+                format!(
+                    "status {} and a reveal that is {}",
+                    status.as_str(),
+                    if revealed.is_some() { "there" } else { "missing" }
+                ),
+            ));
         }
         Ok::<_, DbError>(SeedRow {
             session_id: row.session_id,
@@ -608,7 +614,20 @@ impl Tx {
     /// Those of the database; corruption when the row is not as it was locked.
     pub async fn retire_seed(&mut self, seed: &LockedSeed, by: RetiredBy) -> Result<SeedStatus, DbError> {
         let status = if seed.next_nonce > 0 { SeedStatus::Revealed } else { SeedStatus::Discarded };
-        let retired = sqlx::query!(
+        self.end_seed(seed, status, by).await?;
+        Ok(status)
+    }
+
+    /// Ends a locked live seed as revealed, with or without bets. All its pending bets are taken out already.
+    ///
+    /// # Errors
+    /// As [`Tx::retire_seed`].
+    pub async fn reveal_seed(&mut self, seed: &LockedSeed, by: RetiredBy) -> Result<(), DbError> {
+        self.end_seed(seed, SeedStatus::Revealed, by).await
+    }
+
+    async fn end_seed(&mut self, seed: &LockedSeed, status: SeedStatus, by: RetiredBy) -> Result<(), DbError> {
+        let ended = sqlx::query!(
             "UPDATE fairledger.seeds SET status = $3, pending = 0, retired_at = clock_timestamp(), retired_by = $4
              WHERE session_id = $1 AND seed_no = $2 AND status = 'live' AND pending = $5 AND next_nonce = $6",
             seed.session_id,
@@ -621,8 +640,7 @@ impl Tx {
         .execute(&mut *self.inner)
         .await?
         .rows_affected();
-        decode::exactly_one("seed", retired)?;
-        Ok(status)
+        decode::exactly_one("seed", ended)
     }
 
     /// Stores a seed in clear. The database checks that it belongs to its commitment.

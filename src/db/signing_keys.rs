@@ -22,7 +22,9 @@ impl Tx {
     /// Those of the database.
     pub async fn register_signing_key(&mut self, signer: &[u8; 32]) -> Result<i32, DbError> {
         // Starts of several services queue here, so that no two give out one number.
-        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('fairledger.signing_keys'))").fetch_one(&mut *self.inner).await?;
+        sqlx::query!("SELECT pg_advisory_xact_lock(hashtext('fairledger.signing_keys'))")
+            .fetch_one(&mut *self.inner)
+            .await?;
         sqlx::query!(
             "INSERT INTO fairledger.signing_keys (signing_key_no, signer)
              SELECT coalesce(max(signing_key_no), 0) + 1, $1 FROM fairledger.signing_keys
@@ -38,9 +40,12 @@ impl Tx {
         )
         .execute(&mut *self.inner)
         .await?;
-        Ok(sqlx::query_scalar!("SELECT signing_key_no FROM fairledger.signing_keys WHERE signer = $1", signer.as_slice())
-            .fetch_one(&mut *self.inner)
-            .await?)
+        Ok(sqlx::query_scalar!(
+            "SELECT signing_key_no FROM fairledger.signing_keys WHERE signer = $1",
+            signer.as_slice()
+        )
+        .fetch_one(&mut *self.inner)
+        .await?)
     }
 
     /// Every signing key, oldest first.

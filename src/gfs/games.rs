@@ -20,6 +20,9 @@ pub const MINES_TILES: usize = 25;
 /// Numbers of a Keno board, numbered from 1.
 pub const KENO_NUMBERS: usize = 40;
 
+/// The most of an unknown parameter's name that an error repeats, in characters.
+const KEY_CHARS_MAX: usize = 100;
+
 /// The games of GFS/1.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Game {
@@ -167,7 +170,7 @@ impl Play {
             Some(_) => return Err(PlayError { field: "params".into(), detail: "is not an object".into() }),
         };
         for (key, value) in given {
-            let fault = |detail: String| PlayError { field: format!("params.{key}"), detail };
+            let fault = |detail: String| PlayError { field: format!("params.{key:.KEY_CHARS_MAX$}"), detail };
             let Some(rule) = rule.as_ref().filter(|rule| rule.name == key) else {
                 return Err(fault(format!("is no parameter of {game}")));
             };
@@ -399,6 +402,13 @@ mod tests {
         assert_eq!(all("limbo", json!({"houseEdge": 0.5}), 0.0), json!(50_000_000));
         assert_eq!(all("limbo", json!({"houseEdge": 0.5}), TOP), json!(1));
         assert_eq!(all("limbo", json!({"houseEdge": 0}), 0.5), json!(1.99));
+    }
+
+    #[test]
+    fn limbo_multiplies_in_the_order_of_the_specification() {
+        // Multiplying by 100 before the edge would give 83472986.18 and 85739999.99. No published vector shows it.
+        assert_eq!(all("limbo", json!({"houseEdge": 0.1264}), 2.0 / 4_294_967_296.0), json!(83_472_986.17));
+        assert_eq!(all("limbo", json!({"houseEdge": 0.1426}), 0.0), json!(85_740_000));
     }
 
     #[test]

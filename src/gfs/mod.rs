@@ -7,8 +7,10 @@
 //! Keeps I6 (secrets live in types whose `Debug` redacts and whose memory is wiped) and the half of I7 that says what a
 //! commitment is. The source of every rule is the public specification GFS/1.0, cited by section.
 
+pub mod crash;
 pub mod floats;
 pub mod games;
+pub mod inspect;
 pub mod json;
 pub mod record;
 pub mod seed;
@@ -17,6 +19,7 @@ pub mod signature;
 
 pub use floats::{FloatStream, SeedPair};
 pub use games::{Game, GameResult, Play, PlayError};
+pub use inspect::{InspectError, Inspection, inspect, inspect_value};
 pub use record::{Outcome, Profile, Record, Rules};
 pub use seed::{ClientSeed, Commitment, NONCE_MAX, SeedError, ServerSeed};
 pub use shuffle::Card;

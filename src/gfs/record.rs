@@ -38,32 +38,28 @@ pub fn is_outside_game(name: &str) -> bool {
         })
 }
 
-/// Why something is not a name of rules.
+/// Why something does not name rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// An id out of form.
+    /// An id that is missing or out of form.
     #[error("the id of rules is 1 to {NAME_CHARS_MAX} characters of A-Za-z0-9._:-")]
     Id,
-    /// A hash that is not 64 characters of `[0-9a-f]`.
+    /// A hash that is missing or not 64 characters of `[0-9a-f]`.
     #[error("the sha256 of rules is exactly 64 lower-case hexadecimal characters")]
     Sha256,
+    /// A member besides the two.
+    #[error("rules are named by id and sha256, and nothing else")]
+    Unknown,
 }
 
 /// The rules of an outside game, bound before its floats are shown: a name, and the hash of their text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RulesText", into = "RulesText")]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Rules {
     /// 1 to 64 characters of `A-Za-z0-9._:-`.
     pub id: String,
     /// SHA-256 of the rules' text, whatever the operator keeps as such; 64 lower-case hexadecimal characters in JSON.
     pub sha256: [u8; 32],
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RulesText {
-    id: String,
-    sha256: String,
 }
 
 impl Rules {
@@ -76,19 +72,40 @@ impl Rules {
             && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
         if form { Ok(Self { id: id.to_owned(), sha256 }) } else { Err(RulesError::Id) }
     }
-}
 
-impl TryFrom<RulesText> for Rules {
-    type Error = RulesError;
+    /// Reads `{id, sha256}`.
+    ///
+    /// # Errors
+    /// [`RulesError`] for a member missing, out of form or unknown.
+    pub fn from_json(map: &Map<String, Value>) -> Result<Self, RulesError> {
+        // By hand: a derived reader would take an array for a struct as well.
+        let text = |name| map.get(name).and_then(Value::as_str);
+        let sha256 = text("sha256").and_then(decode_hex);
+        let rules = Self::new(text("id").ok_or(RulesError::Id)?, sha256.ok_or(RulesError::Sha256)?)?;
+        if map.len() == 2 { Ok(rules) } else { Err(RulesError::Unknown) }
+    }
 
-    fn try_from(text: RulesText) -> Result<Self, RulesError> {
-        Self::new(&text.id, decode_hex(&text.sha256).ok_or(RulesError::Sha256)?)
+    /// `{id, sha256}`.
+    #[must_use]
+    pub fn to_json(&self) -> Map<String, Value> {
+        [("id", self.id.clone()), ("sha256", hex::encode(self.sha256))]
+            .map(|(name, text)| (name.to_owned(), text.into()))
+            .into_iter()
+            .collect()
     }
 }
 
-impl From<Rules> for RulesText {
+impl TryFrom<Map<String, Value>> for Rules {
+    type Error = RulesError;
+
+    fn try_from(map: Map<String, Value>) -> Result<Self, RulesError> {
+        Self::from_json(&map)
+    }
+}
+
+impl From<Rules> for Map<String, Value> {
     fn from(rules: Rules) -> Self {
-        Self { id: rules.id, sha256: hex::encode(rules.sha256) }
+        rules.to_json()
     }
 }
 
@@ -195,7 +212,7 @@ impl Record {
             Profile::SinglePlayer => put("profile", PROFILE_SINGLE_PLAYER.into()),
             Profile::Unbound => put("profile", PROFILE_CUSTOM.into()),
             Profile::Custom { rules, floats } => {
-                put("rules", serde_json::json!({ "id": rules.id, "sha256": hex::encode(rules.sha256) }));
+                put("rules", rules.to_json().into());
                 put("floats", (*floats).into());
                 put("profile", PROFILE_CUSTOM.into())
             }
@@ -303,6 +320,8 @@ mod tests {
             json!({"id": "a", "sha256": "0F".repeat(32)}),
             json!({"id": "a", "sha256": "0f".repeat(31)}),
             json!({"id": "a", "sha256": "0f".repeat(32), "more": 1}),
+            json!(["a", "0f".repeat(32)]),
+            json!(null),
         ] {
             assert!(serde_json::from_value::<Rules>(bad.clone()).is_err(), "{bad}");
         }

@@ -19,9 +19,9 @@ use crate::db::details::{BetDetails, BetState};
 use crate::db::seeds::{ReservedNonce, SeedStatus};
 use crate::db::{DbError, Tx};
 use crate::gfs::games::Play;
-use crate::gfs::{floats, json};
 use crate::gfs::record::{GAME_UNBOUND, OUTSIDE_FLOATS_MAX, Rules};
 use crate::gfs::seed::{Commitment, NONCE_MAX};
+use crate::gfs::{floats, json};
 
 /// What a bet is on and what was staked: all that is bound besides the game.
 #[derive(Clone, Debug, Default)]
@@ -365,11 +365,7 @@ impl Seeds {
 }
 
 fn replayed(binding: &Binding<'_>, bet: BetDetails) -> Result<Taken, Attempt> {
-    if binding.is(&bet) {
-        Ok(Taken { bet, replayed: true })
-    } else {
-        Err(SeedsError::BetRefReused.into())
-    }
+    if binding.is(&bet) { Ok(Taken { bet, replayed: true }) } else { Err(SeedsError::BetRefReused.into()) }
 }
 
 fn time_delta(duration: Duration) -> TimeDelta {

@@ -259,7 +259,11 @@ impl Seeds {
     }
 
     /// Locks the live seed and voids those of its reservations that have expired: they are pending no more, swept or not.
-    async fn lock_live_seed(&self, tx: &mut Tx, session: &LockedSession) -> Result<Option<LockedSeed>, Attempt> {
+    pub(super) async fn lock_live_seed(
+        &self,
+        tx: &mut Tx,
+        session: &LockedSession,
+    ) -> Result<Option<LockedSeed>, Attempt> {
         let Some(live) = tx.lock_live_seed(session).await? else { return Ok(None) };
         if live.pending == 0 {
             return Ok(Some(live));

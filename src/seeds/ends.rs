@@ -15,8 +15,8 @@ use crate::db::bets::{BetKey, BetKind};
 use crate::db::details::{BetDetails, BetState, SettlementRow};
 use crate::db::outcomes::NewSettlement;
 use crate::db::pending::EndOf;
-use crate::gfs::{floats, json};
 use crate::gfs::seed::Commitment;
+use crate::gfs::{floats, json};
 
 /// The result of a reservation.
 #[derive(Clone, Debug)]
@@ -81,12 +81,7 @@ impl Seeds {
         Ok(answer)
     }
 
-    async fn record_in(
-        &self,
-        tx: &mut Tx,
-        session_id: Uuid,
-        request: &RecordRequest,
-    ) -> Result<BetAnswer, Attempt> {
+    async fn record_in(&self, tx: &mut Tx, session_id: Uuid, request: &RecordRequest) -> Result<BetAnswer, Attempt> {
         let found = self.find_bet(tx, session_id, &request.commitment, request.nonce).await?;
         let Some(mut bet) = found.filter(|bet| bet.kind == BetKind::Reservation) else {
             return Err(SeedsError::NonceNotReserved.into());

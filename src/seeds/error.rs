@@ -119,11 +119,11 @@ impl SeedsError {
     }
 }
 
-/// How one try inside a transaction ended when it did not succeed.
+/// How one try inside a transaction ended when it did not succeed. Either way it is rolled back.
 #[derive(Debug)]
-pub(super) enum Attempt {
+pub(super) enum Attempt<E = SeedsError> {
     /// For good.
-    Refused(SeedsError),
+    Refused(E),
     /// What the statements found has changed since: look again in a new transaction.
     LookAgain,
 }
@@ -134,15 +134,15 @@ impl From<SeedsError> for Attempt {
     }
 }
 
-impl From<DbError> for Attempt {
+impl<E: From<DbError>> From<DbError> for Attempt<E> {
     fn from(error: DbError) -> Self {
-        Self::Refused(SeedsError::Db(error))
+        Self::Refused(error.into())
     }
 }
 
-impl MaybeConflict for Attempt {
+impl<E: MaybeConflict> MaybeConflict for Attempt<E> {
     fn is_conflict(&self) -> bool {
-        matches!(self, Self::Refused(SeedsError::Db(error)) if error.is_conflict())
+        matches!(self, Self::Refused(error) if error.is_conflict())
     }
 }
 
@@ -160,17 +160,15 @@ macro_rules! settle_it {
     ($store:expr, $name:literal, |$tx:ident| $body:expr) => {{
         let mut looks = 1;
         loop {
-            let attempt: Result<_, $crate::seeds::error::Attempt> = async {
-                $crate::db::transaction!($store, $name, |$tx| $body)
-            }
-            .await;
+            let attempt: Result<_, $crate::seeds::error::Attempt<_>> =
+                async { $crate::db::transaction!($store, $name, |$tx| $body) }.await;
             match attempt {
                 Ok(value) => break Ok(value),
                 Err($crate::seeds::error::Attempt::Refused(error)) => break Err(error),
                 Err($crate::seeds::error::Attempt::LookAgain) if looks < $crate::seeds::error::LOOKS_MAX => looks += 1,
                 Err($crate::seeds::error::Attempt::LookAgain) => {
                     let message = concat!($name, " found the row changed each time it looked");
-                    break Err($crate::seeds::error::SeedsError::Db($crate::db::DbError::TimedOut(message.to_owned())));
+                    break Err($crate::db::DbError::TimedOut(message.to_owned()).into());
                 }
             }
             $crate::db::pause_before_retry(looks).await;

@@ -43,8 +43,7 @@ impl Seeds {
         let store = &self.inner.store;
         let idle_seconds = settings.idle_after.as_secs_f64();
 
-        let reservations =
-            transaction!(store, "maintain.reservations", |tx| tx.expired_reservations(BATCH).await)?;
+        let reservations = transaction!(store, "maintain.reservations", |tx| tx.expired_reservations(BATCH).await)?;
         done.more |= reservations.len() == BATCH as usize;
         let mut sessions: Vec<Uuid> = reservations.iter().map(|key| key.session_id).collect();
         sessions.sort_unstable();

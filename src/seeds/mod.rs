@@ -25,6 +25,7 @@ pub mod model;
 mod rounds;
 pub mod seal;
 mod sessions;
+pub mod store;
 pub mod values;
 
 use std::collections::HashSet;
@@ -146,7 +147,9 @@ pub enum StartError {
     #[error("seeds in the database are sealed under key {0:?}, which is not among the seed keys given: add it")]
     KeyMissing(String),
     /// A key on the ring is not the one of that name.
-    #[error("seed key {0:?} is not the key of that name that the database knows: give the right one, or name the new one otherwise")]
+    #[error(
+        "seed key {0:?} is not the key of that name that the database knows: give the right one, or name the new one otherwise"
+    )]
     KeyWrong(String),
     /// The database.
     #[error(transparent)]

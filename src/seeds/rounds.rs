@@ -51,14 +51,17 @@ impl Disclose {
         let object = value.as_object().filter(|object| object.len() == 1).ok_or_else(form)?;
         if let Some(cards) = object.get("cards") {
             let cards = cards.as_u64().and_then(|cards| u32::try_from(cards).ok()).filter(|cards| *cards > 0);
-            return cards.map(Self::Cards).ok_or_else(|| SeedsError::invalid("disclose.cards", "must be an integer of 1 or more"));
+            return cards
+                .map(Self::Cards)
+                .ok_or_else(|| SeedsError::invalid("disclose.cards", "must be an integer of 1 or more"));
         }
         let tiles = object.get("tiles").ok_or_else(form)?;
         let invalid = || SeedsError::invalid("disclose.tiles", "must be 1 to 25 different integers of 0 to 24");
         let tiles = tiles.as_array().filter(|tiles| !tiles.is_empty() && tiles.len() <= 25).ok_or_else(invalid)?;
         let mut seen = Vec::with_capacity(tiles.len());
         for tile in tiles {
-            let tile = tile.as_u64().filter(|tile| *tile < 25).and_then(|tile| u8::try_from(tile).ok()).ok_or_else(invalid)?;
+            let tile =
+                tile.as_u64().filter(|tile| *tile < 25).and_then(|tile| u8::try_from(tile).ok()).ok_or_else(invalid)?;
             if seen.contains(&tile) {
                 return Err(invalid());
             }
@@ -249,8 +252,7 @@ impl Seeds {
         if pending.mine_shown && outcome != Some(RoundOutcome::Lost) {
             return Err(SeedsError::RoundLost.into());
         }
-        let end =
-            if outcome == Some(RoundOutcome::Lost) { EndOf::Unexpired } else { EndOf::UnexpiredWithoutMine };
+        let end = if outcome == Some(RoundOutcome::Lost) { EndOf::Unexpired } else { EndOf::UnexpiredWithoutMine };
         end_pending(tx, &bet.key, BetKind::Round, end).await?;
         match &request.outcome {
             CloseOutcome::Void(reason) => {

@@ -61,8 +61,10 @@ impl KeyRing {
                 return Err(error("the id is there twice"));
             }
             let bytes = Zeroizing::new(STANDARD.decode(key).map_err(|_| error("the key is not base64"))?);
-            let bytes: &[u8; 32] =
-                bytes.as_slice().try_into().map_err(|_| error("the key must be 32 bytes, such as from `openssl rand -base64 32`"))?;
+            let bytes: &[u8; 32] = bytes
+                .as_slice()
+                .try_into()
+                .map_err(|_| error("the key must be 32 bytes, such as from `openssl rand -base64 32`"))?;
             keys.push(RingKey { id: id.to_owned(), cipher: XChaCha20Poly1305::new(&Key::from(*bytes)) });
         }
         if keys.is_empty() {
@@ -123,9 +125,7 @@ impl KeyRing {
 
     /// A constant sealed under a key, by which a wrong key of the same name is told later.
     pub fn check_values(&self) -> impl Iterator<Item = (&str, Vec<u8>)> {
-        self.keys
-            .iter()
-            .map(|key| (key.id.as_str(), encrypt(&key.cipher, &CHECK_TEXT, check_data(&key.id).as_bytes())))
+        self.keys.iter().map(|key| (key.id.as_str(), encrypt(&key.cipher, &CHECK_TEXT, check_data(&key.id).as_bytes())))
     }
 
     /// Whether a stored check value was made with the ring's key of that name; none when the ring has no such key.

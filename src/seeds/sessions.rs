@@ -211,7 +211,8 @@ impl Seeds {
         let more = bets.len() > limit as usize;
         bets.truncate(limit as usize);
         self.saw(session_id);
-        let next_after = bets.last().filter(|_| more).map(|bet| self.page_token(session_id, bet.key.seed_no, bet.key.nonce));
+        let next_after =
+            bets.last().filter(|_| more).map(|bet| self.page_token(session_id, bet.key.seed_no, bet.key.nonce));
         Ok(BetPage { records: bets.iter().map(|bet| bet_answer(bet, false)).collect(), next_after })
     }
 

@@ -1,3 +1,4 @@
-//! The integration tests: one binary, a folder for each subject.
+//! The integration tests: one binary, a folder for each subject, a real PostgreSQL always.
 
+mod embedded;
 mod gfs;

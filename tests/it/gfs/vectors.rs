@@ -1,5 +1,6 @@
 //! Every published vector of GFS/1.0, bit for bit. The counts are checked too, so that a cut file fails.
 
+use fairledger::gfs::crash::{self, Chain, GameHash};
 use fairledger::gfs::json::{self, Limits};
 use fairledger::gfs::signature::verify;
 use fairledger::gfs::{ClientSeed, Outcome, Play, Record, SeedPair, ServerSeed, SigningKey};
@@ -101,5 +102,21 @@ fn signed_records_match_byte_for_byte() {
         assert_eq!(hex::encode(signature.bytes), text(&item, "signature"));
         assert_eq!(hex::encode(signature.signer), text(&item, "signer"));
         assert!(verify(record.payload().as_bytes(), &signature.bytes, &signature.signer));
+    }
+}
+
+#[test]
+fn crash_chain_and_results_match() {
+    let file = read("gfs-1.0-crash.json");
+    let secret = GameHash::parse(text(&file, "secret")).unwrap();
+    let chain = Chain::new(secret, number(&file, "length").try_into().unwrap()).unwrap();
+    assert_eq!(chain.terminating_hash().to_string(), text(&file, "terminatingHash"));
+    for item in list(&file, "games", 48) {
+        let game_hash = chain.game_hash(number(&item, "index").try_into().unwrap()).unwrap();
+        assert_eq!(game_hash.expose(), text(&item, "gameHash"));
+        assert_eq!(game_hash.commitment().to_string(), text(&item, "previousHash"));
+        let edge = item["houseEdge"].as_f64().unwrap();
+        let result = crash::result(&game_hash, text(&item, "salt"), edge).unwrap();
+        assert_eq!(json::number(result), item["result"], "{item}");
     }
 }
