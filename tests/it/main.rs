@@ -2,3 +2,5 @@
 
 mod embedded;
 mod gfs;
+mod harness;
+mod ledger;

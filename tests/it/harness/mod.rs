@@ -1,0 +1,82 @@
+//! What every integration test stands on: a database of its own ([`TestDb`]), the service as a process ([`Service`]) and a connection that
+//! breaks on demand ([`Proxy`]).
+//!
+//! The PostgreSQL behind it is, in this order: the one that `TEST_DATABASE_URL` names (its user must be a superuser); a container, where a Docker engine answers; a private server from local binaries. There is one for a run of the test
+//! binary, and in it one migrated template, of which each test gets a clone.
+
+// Each subject takes what it needs.
+#![allow(dead_code)]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sqlx::{Connection as _, PgConnection};
+
+mod at_exit;
+mod cluster;
+mod proxy;
+mod service;
+mod tests;
+
+pub use cluster::Cluster;
+pub use proxy::Proxy;
+pub use service::Service;
+
+/// A migrated database for one test, dropped with this value.
+#[derive(Debug)]
+pub struct TestDb {
+    /// For the role that owns the tables and may migrate.
+    pub owner_url: String,
+    /// For the role that the service works as.
+    pub service_url: String,
+    /// For the read-only role.
+    pub read_url: String,
+    /// The database's name.
+    pub name: String,
+    data_dir: tempfile::TempDir,
+}
+
+impl TestDb {
+    pub async fn new() -> Self {
+        Self::clone_of(Some(&Cluster::get().await.template)).await
+    }
+
+    /// An empty database that was never migrated.
+    pub async fn unmigrated() -> Self {
+        Self::clone_of(None).await
+    }
+
+    async fn clone_of(template: Option<&str>) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let cluster = Cluster::get().await;
+        let name = format!("{}_{}", cluster.prefix, NUMBER.fetch_add(1, Ordering::Relaxed));
+        cluster.create_database(&name, template).await;
+        Self {
+            owner_url: cluster.url(fairledger::db::bootstrap::OWNER, &name),
+            service_url: cluster.url(fairledger::db::bootstrap::SERVICE, &name),
+            read_url: cluster.url(fairledger::db::bootstrap::READ, &name),
+            name,
+            data_dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// The data folder of the services on this database; they share it, and with it their keys.
+    pub fn data_dir(&self) -> &Path {
+        self.data_dir.path()
+    }
+
+    /// A connection as the cluster's administrator, for what no role of ours may do.
+    pub async fn connect_admin(&self) -> PgConnection {
+        Cluster::get().await.connect_to(&self.name).await
+    }
+
+    pub async fn connect(&self, url: &str) -> PgConnection {
+        PgConnection::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+    }
+}
+
+impl Drop for TestDb {
+    fn drop(&mut self) {
+        cluster::drop_database(&self.name);
+    }
+}
