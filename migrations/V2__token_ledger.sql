@@ -52,7 +52,8 @@ COMMENT ON COLUMN fairledger.spends.key_no IS 'The key.';
 COMMENT ON COLUMN fairledger.spends.spend_id IS 'Fresh randomness of the spender for this admission: who sends it again asks about the same spend.';
 COMMENT ON COLUMN fairledger.spends.nonce IS 'The token''s nonce.';
 
--- Nobody but the owner gets rights to this schema: whoever may spend does so through fairledger.spends.
+-- Nobody but the owner gets rights to this schema: whoever may spend does so through fairledger.spends. For a role that may not read the
+-- partition, PostgreSQL also leaves the values out of what it logs about one.
 CREATE SCHEMA fairledger_spends;
 COMMENT ON SCHEMA fairledger_spends IS 'The partitions of fairledger.spends, key_<key_no>.';
 
@@ -95,8 +96,8 @@ COMMENT ON FUNCTION fairledger.attach_spends_partition(integer) IS 'Makes the pa
 
 -- The mark must be committed and every transaction that could have seen the key open must have ended. A transaction that this one sees
 -- no mark of its own in saw it committed; then it takes a transaction id. Whoever saw the key open and may still write has a lower id
--- (or takes its locks first), so once no lower id runs, nobody is left. Dropping locks the partition, then spends: either wait is cut
--- off by the lock timeout below, and whoever queued behind it goes on.
+-- (or took its lock on spends before it looked), so once no lower id runs, nobody is left. Dropping a partition locks spends: that wait is
+-- cut off by the lock timeout below, and whoever queued behind it goes on.
 CREATE FUNCTION fairledger.drop_spends_partition(of_key_no integer, wait_ms integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
@@ -127,7 +128,10 @@ BEGIN
         IF to_regclass(name) IS NULL THEN
             RETURN 0;
         END IF;
-        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', name);
+        -- In the order of every spend. Whoever spends queues behind the first lock; the second is not waited for, since only a vacuum
+        -- or a reader of the partition itself can hold one then, and those take their time.
+        LOCK TABLE ONLY fairledger.spends IN ACCESS EXCLUSIVE MODE;
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', name);
         freed := pg_total_relation_size(to_regclass(name));
         EXECUTE format('DROP TABLE %s', name);
         RETURN freed;

@@ -12,6 +12,9 @@ use crate::harness::{Proxy, TestDb};
 
 const CALLERS: usize = 200;
 
+/// The whole statement, with the end of its message: BEGIN says READ COMMITTED.
+const COMMIT: &[u8] = b"COMMIT\0";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_one_token_spent_by_200_callers_over_two_services_is_fresh_once() {
     let db = TestDb::new().await;
@@ -60,7 +63,7 @@ async fn i9_a_cut_between_commit_and_answer_is_unknown_and_the_same_again_is_rep
     let cut = fairledger::ledger::Ledger::new(store, settings());
 
     let first = spend(&token("k", 1));
-    proxy.cut_after_client_sends(b"COMMIT");
+    proxy.cut_after_client_sends(COMMIT);
     let lost = cut.spend(&first).await;
     assert!(matches!(lost, Err(LedgerError::Db(DbError::OutcomeUnknown(_)))), "{lost:?}");
     assert_eq!(code(&cut.spend(&spend(&token("k", 1))).await), "already_spent", "another is refused");
@@ -69,14 +72,14 @@ async fn i9_a_cut_between_commit_and_answer_is_unknown_and_the_same_again_is_rep
 
     // A cut before the commit looks the same from here, and the same again resolves it too.
     let second = spend(&token("k", 2));
-    proxy.cut_before(b"COMMIT");
+    proxy.cut_before(COMMIT);
     let lost = cut.spend(&second).await;
     assert!(matches!(lost, Err(LedgerError::Db(DbError::OutcomeUnknown(_)))), "{lost:?}");
     assert_eq!(cut.spend(&second).await.unwrap(), fresh(&second));
 
     // The same for an atomic batch, of which nothing or everything stands.
     let batch = [spend(&token("k", 3)), spend(&token("k", 4))];
-    proxy.cut_after_client_sends(b"COMMIT");
+    proxy.cut_after_client_sends(COMMIT);
     let lost = cut.spend_all(&batch).await;
     assert!(matches!(lost, Err(LedgerError::Db(DbError::OutcomeUnknown(_)))), "{lost:?}");
     assert!(cut.spend_all(&batch).await.unwrap().iter().all(|result| result.replayed));
