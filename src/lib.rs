@@ -8,13 +8,20 @@
 //! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
+//! | [`http`] | the HTTP API |
+//! | [`config`], [`telemetry`] | settings; logs |
+//! | [`cli`] | the commands of the program |
 //!
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod cli;
+pub mod config;
 pub mod db;
 pub mod embedded;
 pub mod gfs;
+pub mod http;
 pub mod ledger;
 pub mod seeds;
+pub mod telemetry;

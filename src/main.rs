@@ -1,1 +1,6 @@
-fn main() {}
+//! The program `fairledger`: everything is in the library.
+#![deny(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    fairledger::cli::main()
+}

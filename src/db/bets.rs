@@ -127,7 +127,7 @@ impl Tx {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context,
                  rules_id, rules_sha256, floats, taken_at, expires_at, result, cursor, signature, signing_key_no)
-             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9, $10, $11::text::json, $12, $13, $14, $15,
+             VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::numeric, $10, $11::text::json, $12, $13, $14, $15,
                  $16, $17::text::json, $18, $19, $20)
              ON CONFLICT (session_id, bet_ref) DO NOTHING",
             bet.key.session_id,
@@ -138,7 +138,7 @@ impl Tx {
             bet.game,
             bet.params,
             bet.selection,
-            bet.stake,
+            bet.stake.map(BigDecimal::to_plain_string),
             bet.currency,
             bet.context,
             bet.rules.map(|rules| rules.id.as_str()),

@@ -1,5 +1,6 @@
 //! From stored values to typed ones. A value that does not fit is corruption, never a default (I7).
 
+use bigdecimal::BigDecimal;
 use serde_json::Value;
 
 use super::DbError;
@@ -41,6 +42,11 @@ pub(super) fn json(what: &'static str, text: &str) -> Result<Value, DbError> {
 
 pub(super) fn json_opt(what: &'static str, text: Option<&str>) -> Result<Option<Value>, DbError> {
     text.map(|text| json(what, text)).transpose()
+}
+
+/// An amount of money, with as many digits after the point as it was sent with: the driver's own form of a numeric loses them.
+pub(super) fn money(what: &'static str, text: &str) -> Result<BigDecimal, DbError> {
+    text.parse().map_err(|_| corrupt(what, "an amount that is no decimal number"))
 }
 
 /// A count or nonce that the schema keeps from being negative.

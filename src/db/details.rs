@@ -137,7 +137,7 @@ struct Raw {
     game: String,
     params: String,
     selection: Option<String>,
-    stake: Option<BigDecimal>,
+    stake: Option<String>,
     currency: Option<String>,
     context: Option<String>,
     rules_id: Option<String>,
@@ -155,7 +155,7 @@ struct Raw {
     round_outcome: Option<String>,
     status: Option<String>,
     void_reason: Option<String>,
-    payout: Option<BigDecimal>,
+    payout: Option<String>,
     settlement_outcome: Option<String>,
     displayed: Option<String>,
     settlement_rules: Option<String>,
@@ -163,6 +163,11 @@ struct Raw {
 }
 
 impl Raw {
+    fn key(&self) -> Result<BetKey, DbError> {
+        let nonce = decode::unsigned(WHAT, self.nonce)?;
+        Ok(BetKey { session_id: self.session_id, seed_no: self.seed_no, nonce })
+    }
+
     fn decode(self) -> Result<BetDetails, DbError> {
         let commitment = decode::commitment(WHAT, &self.commitment)?;
         let Value::Object(params) = decode::json(WHAT, &self.params)? else {
@@ -178,11 +183,7 @@ impl Raw {
         let server_seed =
             self.server_seed.as_ref().map(|bytes| decode::revealed_seed(WHAT, bytes, &commitment)).transpose()?;
         Ok(BetDetails {
-            key: BetKey {
-                session_id: self.session_id,
-                seed_no: self.seed_no,
-                nonce: decode::unsigned(WHAT, self.nonce)?,
-            },
+            key: self.key()?,
             kind: BetKind::parse(&self.kind)?,
             params,
             selection: decode::json_opt(WHAT, self.selection.as_deref())?,
@@ -195,7 +196,7 @@ impl Raw {
             settlement: self.settlement()?,
             bet_ref: self.bet_ref,
             game: self.game,
-            stake: self.stake,
+            stake: self.stake.as_deref().map(|text| decode::money(WHAT, text)).transpose()?,
             currency: self.currency,
             taken_at: self.taken_at,
             expires_at: self.expires_at,
@@ -232,11 +233,11 @@ impl Raw {
     }
 
     fn settlement(&self) -> Result<Option<SettlementRow>, DbError> {
-        let (Some(payout), Some(settled_at)) = (self.payout.clone(), self.settled_at) else {
+        let (Some(payout), Some(settled_at)) = (&self.payout, self.settled_at) else {
             return Ok(None);
         };
         Ok(Some(SettlementRow {
-            payout,
+            payout: decode::money(WHAT, payout)?,
             outcome: self.settlement_outcome.clone(),
             displayed: decode::json_opt(WHAT, self.displayed.as_deref())?,
             rules: decode::json_opt(WHAT, self.settlement_rules.as_deref())?,
@@ -251,9 +252,9 @@ macro_rules! details {
         sqlx::query_as!(
             Raw,
             r#"SELECT session_id AS "session_id!", seed_no AS "seed_no!", nonce AS "nonce!", bet_ref AS "bet_ref!", kind AS "kind!",
-                      game AS "game!", params AS "params!", selection, stake, currency, context, rules_id, rules_sha256, floats,
+                      game AS "game!", params AS "params!", selection, stake::text AS stake, currency, context, rules_id, rules_sha256, floats,
                       taken_at AS "taken_at!", expires_at, commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
-                      signature, signer, round_outcome, status, void_reason, payout, settlement_outcome, displayed,
+                      signature, signer, round_outcome, status, void_reason, payout::text AS payout, settlement_outcome, displayed,
                       settlement_rules, settled_at
                FROM fairledger.bet_details "# + $conditions,
             $($argument),+
@@ -311,11 +312,16 @@ impl Tx {
         .collect()
     }
 
-    /// Reads a page of all bets in the order of their places, from just above the given one.
+    /// Reads a page of all bets in the order of their places, from just above the given one. A row that cannot be decoded is given as
+    /// its error, so that one of them does not hide the others.
     ///
     /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn bets_after(&mut self, above: Option<BetKey>, limit: i64) -> Result<Vec<BetDetails>, DbError> {
+    /// Those of the database.
+    pub async fn bets_after(
+        &mut self,
+        above: Option<BetKey>,
+        limit: i64,
+    ) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
         let above = above.unwrap_or(BetKey { session_id: Uuid::nil(), seed_no: -1, nonce: 0 });
         details!(
             "WHERE (session_id, seed_no, nonce) > ($1, $2, $3) ORDER BY session_id, seed_no, nonce LIMIT $4",
@@ -327,7 +333,7 @@ impl Tx {
         .fetch_all(&mut *self.inner)
         .await?
         .into_iter()
-        .map(Raw::decode)
+        .map(|row| Ok((row.key()?, row.decode())))
         .collect()
     }
 

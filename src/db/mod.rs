@@ -146,11 +146,26 @@ impl MaybeConflict for DbError {
     }
 }
 
+/// Whether both drivers, the pool's and the migrator's, can read a connection URL. Tells nothing of whether it leads anywhere.
+pub fn understands_url(url: &str) -> bool {
+    let scheme = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    scheme && url.parse::<PgConnectOptions>().is_ok() && url.parse::<tokio_postgres::Config>().is_ok()
+}
+
 /// The pool and what every transaction begins with.
 #[derive(Clone, Debug)]
 pub struct Datastore {
     pool: PgPool,
     begin: String,
+    transaction_pooler: bool,
+}
+
+fn connect_options(url: &str, transaction_pooler: bool) -> Result<PgConnectOptions, DbError> {
+    let options: PgConnectOptions =
+        url.parse().map_err(|error: sqlx::Error| DbError::Unavailable(error.to_string()))?;
+    // Statements are logged by us, by name; sqlx would log their text at a level of its own.
+    let options = options.application_name("fairledger").disable_statement_logging();
+    Ok(if transaction_pooler { options.statement_cache_capacity(0) } else { options })
 }
 
 impl Datastore {
@@ -159,13 +174,7 @@ impl Datastore {
     /// # Errors
     /// A URL that cannot be read, or a database that cannot be reached.
     pub async fn connect(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
-        let mut options: PgConnectOptions =
-            url.parse().map_err(|error: sqlx::Error| DbError::Unavailable(error.to_string()))?;
-        // Statements are logged by us, by name; sqlx would log their text at a level of its own.
-        options = options.application_name("fairledger").disable_statement_logging();
-        if settings.transaction_pooler {
-            options = options.statement_cache_capacity(0);
-        }
+        let options = connect_options(url, settings.transaction_pooler)?;
         let pool = PgPoolOptions::new()
             .max_connections(settings.connections_max)
             .acquire_timeout(settings.acquire_timeout)
@@ -180,7 +189,16 @@ impl Datastore {
             settings.lock_timeout.as_millis(),
             (settings.statement_timeout * 2).as_millis(),
         );
-        Ok(Self { pool, begin })
+        Ok(Self { pool, begin, transaction_pooler: settings.transaction_pooler })
+    }
+
+    /// Makes new connections lead elsewhere; those open stay as they are.
+    ///
+    /// # Errors
+    /// A URL that cannot be read.
+    pub fn lead_to(&self, url: &str) -> Result<(), DbError> {
+        self.pool.set_connect_options(connect_options(url, self.transaction_pooler)?);
+        Ok(())
     }
 
     /// Begins a transaction. The name is for logs and metrics.

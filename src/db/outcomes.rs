@@ -72,12 +72,12 @@ impl Tx {
     pub async fn insert_settlement(&mut self, key: &BetKey, settlement: &NewSettlement<'_>) -> Result<bool, DbError> {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.settlements (session_id, seed_no, nonce, payout, outcome, displayed, rules, settled_at)
-             VALUES ($1, $2, $3, $4, $5, $6::text::json, $7::text::json, clock_timestamp())
+             VALUES ($1, $2, $3, $4::text::numeric, $5, $6::text::json, $7::text::json, clock_timestamp())
              ON CONFLICT (session_id, seed_no, nonce) DO NOTHING",
             key.session_id,
             key.seed_no,
             key.nonce_i64(),
-            settlement.payout,
+            settlement.payout.to_plain_string(),
             settlement.outcome,
             settlement.displayed,
             settlement.rules,

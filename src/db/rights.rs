@@ -7,6 +7,7 @@
 use tokio_postgres::Client;
 
 use super::migrate::MigrateError;
+use super::{DbError, Tx};
 
 /// Names of the two roles that are not the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +66,21 @@ pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), Migr
     );
     client.batch_execute(&statements).await?;
     Ok(())
+}
+
+impl Tx {
+    /// Whether the connection's role could change history, as the owner of the tables and a superuser can. Then nothing in the
+    /// database keeps I8 against the service.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn may_change_history(&mut self) -> Result<bool, DbError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT (has_table_privilege('fairledger.bets', 'UPDATE') OR has_table_privilege('fairledger.bets', 'DELETE')) AS "may!""#
+        )
+        .fetch_one(&mut *self.inner)
+        .await?)
+    }
 }
 
 async fn ensure(client: &Client, role: &str) -> Result<(), MigrateError> {

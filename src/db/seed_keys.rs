@@ -55,15 +55,46 @@ impl Tx {
         .collect())
     }
 
-    /// Locks a bounded number of seeds that are sealed under another key than the given one, skipping those in use this moment.
-    /// Needs the owner's rights.
+    /// Whether any seed is sealed under a key.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn seed_key_in_use(&mut self, key_id: &str) -> Result<bool, DbError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT (EXISTS (SELECT 1 FROM fairledger.seeds WHERE seal_key_id = $1)
+                       OR EXISTS (SELECT 1 FROM fairledger.next_seeds WHERE seal_key_id = $1)) AS "used!""#,
+            key_id,
+        )
+        .fetch_one(&mut *self.inner)
+        .await?)
+    }
+
+    /// How many seeds, next ones included, are sealed under each registered key. Counts them one by one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn seeds_by_key(&mut self) -> Result<Vec<(String, u64)>, DbError> {
+        sqlx::query!(
+            r#"SELECT key_id, (SELECT count(*) FROM fairledger.seeds s WHERE s.seal_key_id = k.key_id)
+                      + (SELECT count(*) FROM fairledger.next_seeds n WHERE n.seal_key_id = k.key_id) AS "seeds!"
+               FROM fairledger.seed_keys k ORDER BY registered_at, key_id"#
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(|row| Ok((row.key_id, decode::unsigned("seed", row.seeds)?)))
+        .collect()
+    }
+
+    /// Locks a bounded number of seeds that are sealed under the given key, skipping those in use this moment. By key, so that an
+    /// index finds them however many are sealed anew already. Needs the owner's rights.
     ///
     /// # Errors
     /// Those of the database, and corruption.
     pub async fn seeds_to_reseal(&mut self, key_id: &str, limit: i64) -> Result<Vec<SeedToReseal>, DbError> {
         let mut found = Vec::new();
         for row in sqlx::query!(
-            "SELECT session_id, seed_no, commitment, sealed_seed, seal_key_id FROM fairledger.seeds WHERE seal_key_id <> $1
+            "SELECT session_id, seed_no, commitment, sealed_seed, seal_key_id FROM fairledger.seeds WHERE seal_key_id = $1
              LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED",
             key_id,
             limit,
@@ -80,7 +111,7 @@ impl Tx {
             });
         }
         for row in sqlx::query!(
-            "SELECT session_id, seed_no, commitment, sealed_seed, seal_key_id FROM fairledger.next_seeds WHERE seal_key_id <> $1
+            "SELECT session_id, seed_no, commitment, sealed_seed, seal_key_id FROM fairledger.next_seeds WHERE seal_key_id = $1
              LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED",
             key_id,
             limit,

@@ -92,6 +92,31 @@ impl Tx {
         super::decode::exactly_one("token", inserted)
     }
 
+    /// Stores a token's hash, unless it is there already, revoked or not.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn ensure_token(
+        &mut self,
+        token_id: &str,
+        token_hash: &[u8; 32],
+        scopes: &[Scope],
+        label: Option<&str>,
+    ) -> Result<(), DbError> {
+        let words: Vec<String> = scopes.iter().map(|scope| scope.as_str().to_owned()).collect();
+        sqlx::query!(
+            "INSERT INTO fairledger.api_tokens (token_id, token_hash, scopes, label) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (token_hash) DO NOTHING",
+            token_id,
+            token_hash.as_slice(),
+            &words,
+            label,
+        )
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
     /// What the token of a hash may do, when it is valid now.
     ///
     /// # Errors

@@ -89,7 +89,7 @@ impl Seeds {
     }
 
     /// Closes a session if it is still idle, or past its time, under its lock; gives how many were closed.
-    async fn end_session(&self, session_id: Uuid, by: RetiredBy) -> Result<usize, SeedsError> {
+    pub(super) async fn end_session(&self, session_id: Uuid, by: RetiredBy) -> Result<usize, SeedsError> {
         let idle_seconds = self.inner.settings.idle_after.as_secs_f64();
         settle_it!(self.inner.store, "session.end", |tx| {
             async {

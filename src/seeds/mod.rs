@@ -10,6 +10,8 @@
 //! | `ends` | what ends a pending bet: its record or its void; settlements |
 //! | `rounds` | steps and the close of a round |
 //! | `maintenance` | what happens by itself: idle sessions, expired reservations |
+//! | `verify` | whether a stored bet is what its revealed seed gives |
+//! | `reseal` | sealing every seed anew under the first key of the ring |
 //! | `store` | the `SeedStore` trait for applications that bring their own seeds |
 //! | `answer` | from stored rows to records and answers |
 //! | `model`, `values`, `error` | answers, checked values, refusals |
@@ -22,11 +24,13 @@ mod ends;
 pub mod error;
 mod maintenance;
 pub mod model;
+pub mod reseal;
 mod rounds;
 pub mod seal;
 mod sessions;
 pub mod store;
 pub mod values;
+pub mod verify;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -38,14 +42,14 @@ use sha2::Sha256;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub use bets::{BetRequest, GameRequest, ReservationRequest};
+pub use bets::{BetRequest, GameRequest, ReservationRequest, Wager};
 pub use ending::{ClientSeedRequest, RotateRequest};
 pub use ends::{RecordRequest, SettlementRequest, VoidRequest};
 pub use error::SeedsError;
 pub use maintenance::Maintained;
-pub use rounds::{CloseOutcome, CloseRequest, StepRequest};
+pub use rounds::{CloseOutcome, CloseRequest, Disclose, StepRequest};
 pub use seal::{KeyRing, KeyRingError};
-pub use sessions::SessionRequest;
+pub use sessions::{PAGE_DEFAULT, PAGE_MAX, SessionRequest};
 
 use crate::db::{Datastore, DbError, corrupt, transaction};
 use crate::gfs::signature::SigningKey;
@@ -203,6 +207,16 @@ async fn start_in(
     ring: &KeyRing,
     signer: Option<&[u8; 32]>,
 ) -> Result<(Option<i32>, i32), StartError> {
+    register_ring(tx, ring).await?;
+    let signing_key_no = match signer {
+        Some(signer) => Some(tx.register_signing_key(signer).await?),
+        None => None,
+    };
+    Ok((signing_key_no, tx.current_epoch().await?))
+}
+
+/// Registers the keys of the ring, and refuses one that cannot open what is stored.
+async fn register_ring(tx: &mut crate::db::Tx, ring: &KeyRing) -> Result<(), StartError> {
     for (key_id, check_value) in ring.check_values() {
         tx.register_seed_key(key_id, &check_value).await?;
     }
@@ -214,11 +228,7 @@ async fn start_in(
             None => {}
         }
     }
-    let signing_key_no = match signer {
-        Some(signer) => Some(tx.register_signing_key(signer).await?),
-        None => None,
-    };
-    Ok((signing_key_no, tx.current_epoch().await?))
+    Ok(())
 }
 
 /// What an address counts as: IPv6 by its /64, an IPv4-mapped one as IPv4. Anything closer names one customer many times over.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::values::Timestamp;
@@ -32,7 +33,7 @@ impl std::fmt::Debug for RevealedSeed {
 }
 
 /// A session as its engine and player see it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
     /// Its id.
@@ -64,7 +65,7 @@ pub struct View {
 }
 
 /// Whether a session takes bets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionStatus {
     /// It does.
@@ -74,7 +75,7 @@ pub enum SessionStatus {
 }
 
 /// A pending bet in a view.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingView {
     /// The seed's commitment.
@@ -88,7 +89,7 @@ pub struct PendingView {
 }
 
 /// Ed25519 over `payload`: the canonical JSON of the view's sessionId, commitment, nextCommitment and committedAt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Receipt {
     /// The signed text.
     pub payload: String,
@@ -99,7 +100,7 @@ pub struct Receipt {
 }
 
 /// A session's view after a change, with whether the change had been made before.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCreated {
     /// The session.
@@ -110,7 +111,7 @@ pub struct SessionCreated {
 }
 
 /// A page of a player's sessions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionPage {
     /// The sessions, by id.
@@ -121,7 +122,7 @@ pub struct SessionPage {
 }
 
 /// One seed of a session.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeedView {
     /// Its commitment.
@@ -159,14 +160,14 @@ pub struct SeedView {
 }
 
 /// Every seed of a session, oldest first, the next included.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SeedList {
     /// The seeds.
     pub seeds: Vec<SeedView>,
 }
 
 /// What anybody may know of a commitment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitmentView {
     /// The commitment.
@@ -189,7 +190,7 @@ pub struct CommitmentView {
 }
 
 /// A seed that was just revealed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revealed {
     /// The seed in clear.
@@ -201,7 +202,7 @@ pub struct Revealed {
 }
 
 /// The answer to a rotation, a change of client seed or a closing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SeedEnded {
     /// The old seed, when it had bets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,10 +214,11 @@ pub struct SeedEnded {
 }
 
 /// A bet: its evidence, and what stands beside it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BetAnswer {
     /// Exactly the GFS record, so that its hash and signature never change.
+    #[schema(value_type = crate::gfs::record::Record)]
     pub record: Map<String, Value>,
     /// The server seed, once revealed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,7 +230,7 @@ pub struct BetAnswer {
 }
 
 /// What is known of a bet beside its record.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BetMeta {
     /// Its session.
@@ -263,7 +265,7 @@ pub struct BetMeta {
 }
 
 /// Where a bet is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BetStatus {
     /// It has its result.
@@ -275,7 +277,7 @@ pub enum BetStatus {
 }
 
 /// What was paid for a bet and what the player was shown.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SettlementView {
     /// Amount paid, a decimal string.
@@ -294,7 +296,7 @@ pub struct SettlementView {
 }
 
 /// A page of bets, newest first.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BetPage {
     /// The bets.
@@ -305,7 +307,7 @@ pub struct BetPage {
 }
 
 /// A nonce handed out to an outside game, with its floats: all that the bet depends on was stored before.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
     /// The session.
@@ -331,7 +333,7 @@ pub struct Reservation {
 }
 
 /// A round with its bet.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RoundAnswer {
     /// The round.
     pub round: RoundView,
@@ -342,7 +344,7 @@ pub struct RoundAnswer {
 }
 
 /// A round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RoundView {
     /// `open` or `closed`.
@@ -357,7 +359,7 @@ pub struct RoundView {
 }
 
 /// A step of a round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct StepView {
     /// Its place, from 0.
     pub index: u32,

@@ -143,6 +143,7 @@ impl BoundedJson {
     /// # Errors
     /// A longer one.
     pub fn new(value: Value, bytes_max: usize) -> Result<Self, InvalidValue> {
+        let value = json::normalised(&value);
         let canonical = json::canonical(&value);
         if canonical.len() > bytes_max {
             return Err(InvalidValue(format!("must be at most {bytes_max} bytes as canonical JSON")));

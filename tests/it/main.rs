@@ -1,6 +1,8 @@
 //! The integration tests: one binary, a folder for each subject, a real PostgreSQL always.
 
+mod cli;
 mod embedded;
 mod gfs;
 mod harness;
 mod ledger;
+mod seeds;

@@ -232,6 +232,12 @@ impl SeedStore for PgSeedStore {
     }
 
     async fn revealed(&self, session_id: Uuid) -> Result<BTreeMap<Commitment, ServerSeed>, SeedStoreError> {
+        if let Some((seed, false, _)) = self.latest(session_id).await?
+            && seed.status == SeedStatus::Live
+        {
+            // Its time is over, swept or not.
+            self.seeds.end_session(session_id, RetiredBy::Expiry).await?;
+        }
         let mut tx = self.seeds.inner.store.snapshot("store.revealed").await?;
         let seeds = tx.seeds(session_id, i64::MAX).await?;
         tx.rollback().await;

@@ -10,6 +10,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fairledger::http::auth::{ApiToken, new_token_id};
+use fairledger::seeds::KeyRing;
 use sqlx::{Connection as _, PgConnection};
 
 mod at_exit;
@@ -51,23 +55,51 @@ impl TestDb {
         let cluster = Cluster::get().await;
         let name = format!("{}_{}", cluster.prefix, NUMBER.fetch_add(1, Ordering::Relaxed));
         cluster.create_database(&name, template).await;
+        let data_dir = tempfile::tempdir().unwrap();
+        std::fs::write(data_dir.path().join("seed-keys"), KeyRing::generate_entry("k1").as_bytes()).unwrap();
+        std::fs::write(data_dir.path().join("secret"), STANDARD.encode(rand::random::<[u8; 32]>())).unwrap();
         Self {
             owner_url: cluster.url(fairledger::db::bootstrap::OWNER, &name),
             service_url: cluster.url(fairledger::db::bootstrap::SERVICE, &name),
             read_url: cluster.url(fairledger::db::bootstrap::READ, &name),
             name,
-            data_dir: tempfile::tempdir().unwrap(),
+            data_dir,
         }
     }
 
-    /// The data folder of the services on this database; they share it, and with it their keys.
+    /// The data folder of the services on this database; they share it, and with it their keys, `seed-keys` and `secret`.
     pub fn data_dir(&self) -> &Path {
         self.data_dir.path()
+    }
+
+    /// A new token of scope `admin`.
+    pub async fn admin_token(&self) -> String {
+        let token = ApiToken::generate();
+        sqlx::query("INSERT INTO fairledger.api_tokens (token_id, token_hash, scopes) VALUES ($1, $2, '{admin}')")
+            .bind(new_token_id())
+            .bind(token.hash().as_slice())
+            .execute(&mut self.owner().await)
+            .await
+            .unwrap();
+        token.expose().to_owned()
     }
 
     /// A connection as the cluster's administrator, for what no role of ours may do.
     pub async fn connect_admin(&self) -> PgConnection {
         Cluster::get().await.connect_to(&self.name).await
+    }
+
+    /// A connection of the owner's, to plant and to look at what the service's role may not.
+    pub async fn owner(&self) -> PgConnection {
+        self.connect(&self.owner_url).await
+    }
+
+    /// Waits until a query of one boolean says true; the test runner's own limit is the bound.
+    pub async fn wait_until(&self, query: &'static str) {
+        let mut owner = self.owner().await;
+        while !sqlx::query_scalar::<_, Option<bool>>(query).fetch_one(&mut owner).await.unwrap().unwrap_or(true) {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
     }
 
     pub async fn connect(&self, url: &str) -> PgConnection {

@@ -55,6 +55,8 @@ impl Service {
             .arg(db.data_dir())
             .args(args)
             .env("DATABASE_URL", database_url)
+            .env("FAIRLEDGER_SEED_KEYS_FILE", db.data_dir().join("seed-keys"))
+            .env("FAIRLEDGER_SECRET_FILE", db.data_dir().join("secret"))
             .envs(env.iter().copied());
         Self::start(command)
     }

@@ -1,0 +1,105 @@
+//! The commands of the program, one file each.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `flags` | the settings as flags of every command |
+//! | `database` | reaching the database: configured, running in the data folder, or started for a command |
+//! | `data_dir` | the secrets in the data folder |
+//! | `error` | why a command failed |
+//! | the others | a command each |
+//!
+//! Answers go to standard output, everything else to standard error. Exit codes: 0 done, 1 refused, failed or found something
+//! wrong, 2 wrong use.
+//!
+//! Keeps I6: no secret is printed but a token at its making.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Settings, Sources};
+use crate::telemetry;
+
+mod data_dir;
+mod database;
+mod demo;
+mod error;
+mod flags;
+mod migrate;
+mod openapi;
+mod seed_keys;
+mod serve;
+mod token;
+mod verify;
+
+pub use error::CliError;
+
+/// Durable memory for single-use tokens and provably fair bets, on PostgreSQL.
+#[derive(Debug, Parser)]
+#[command(name = "fairledger", version, about, max_term_width = 120, after_long_help = AFTER_HELP)]
+struct Cli {
+    #[command(flatten)]
+    flags: flags::Flags,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "A setting is taken from its flag, else from its variable, else from the TOML file (its key is the \
+flag's name without the dashes), else it has its default. Times have a unit: 250ms, 10s, 5m, 24h, 90d. What may be a secret may \
+stand in a file of its own instead: --NAME-file, VARIABLE_FILE or NAME-file.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the HTTP API
+    Serve(serve::Args),
+    /// Bring the database's schema up to this program's version
+    Migrate(migrate::Args),
+    /// Show the main job end to end on a throw-away database
+    Demo,
+    /// Recompute every stored record from its revealed seed
+    Verify(verify::Args),
+    /// Look after the keys that seal server seeds
+    #[command(subcommand)]
+    SeedKeys(seed_keys::Command),
+    /// Make, list and revoke the bearer tokens of the HTTP API
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Print the description of the HTTP API
+    Openapi,
+}
+
+/// Runs the program: reads the command line, the settings, and does what they say.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("fairledger: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, CliError> {
+    let sources = Sources::new(cli.flags.texts, cli.flags.config, std::env::vars_os())?;
+    let settings = Settings::load(&sources)?;
+    telemetry::init(&settings.log, settings.log_format);
+    for name in sources.unknown_variables() {
+        tracing::warn!(name, "no setting has this variable");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("starting the runtime", error))?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve::run(settings, args).await,
+            Command::Migrate(args) => migrate::run(&settings, &args).await,
+            Command::Verify(args) => verify::run(&settings, &args).await,
+            Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
+            Command::Token(command) => token::run(&settings, command).await,
+            Command::Demo => demo::run(&settings).await,
+            Command::Openapi => openapi::run(),
+        }
+    })
+}

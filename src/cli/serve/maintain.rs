@@ -1,0 +1,76 @@
+//! Maintenance while the service runs: often, each time shortly, never two services in step.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::seeds::{Maintained, Seeds, SeedsSettings};
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// The shortest pause, also between two rounds where the first left something over.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// Runs until the stop. A failure is logged and tried again.
+pub(super) async fn run(seeds: Seeds, stop: CancellationToken) {
+    let usual = usual_pause(seeds.settings());
+    loop {
+        let done = tokio::select! {
+            // What is under way is rolled back.
+            () = stop.cancelled() => return,
+            done = seeds.maintain() => done,
+        };
+        let pause = match done {
+            Ok(done) => {
+                if done != Maintained::default() {
+                    tracing::debug!(?done, "maintenance");
+                }
+                // Rows that cannot be ended stay where they are found: without progress there is no hurry.
+                if done.more && ended_something(&done) { PAUSE_MIN } else { usual }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "maintenance failed and is tried again");
+                usual
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(jittered(pause)) => {}
+        }
+    }
+}
+
+fn ended_something(done: &Maintained) -> bool {
+    done.closed + done.expired_sessions + done.expired_reservations > 0
+}
+
+/// A quarter of the shortest time that maintenance watches over, so that what is due is not long overdue.
+fn usual_pause(settings: &SeedsSettings) -> Duration {
+    (settings.idle_after.min(settings.reservation_ttl) / 4).clamp(PAUSE_MIN, PAUSE_MAX)
+}
+
+/// Between a half and the whole of it.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(0.5..=1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_follow_the_shortest_time_within_bounds() {
+        let pause = |idle_after, reservation_ttl| {
+            usual_pause(&SeedsSettings { idle_after, reservation_ttl, ..SeedsSettings::default() })
+        };
+        let day = Duration::from_secs(86_400);
+        assert_eq!(pause(day, day), PAUSE_MAX);
+        assert_eq!(pause(day, Duration::from_secs(4)), Duration::from_secs(1));
+        assert_eq!(pause(Duration::from_millis(10), day), PAUSE_MIN);
+        for _ in 0..100 {
+            let pause = jittered(PAUSE_MAX);
+            assert!((PAUSE_MAX / 2..=PAUSE_MAX).contains(&pause), "{pause:?}");
+        }
+    }
+}

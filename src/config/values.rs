@@ -1,0 +1,68 @@
+//! Small values of settings: their text forms and bounds.
+
+use std::time::Duration;
+
+/// The shortest and the longest that a setting allows.
+pub(super) struct DurationBounds {
+    pub min: Duration,
+    pub max: Duration,
+}
+
+impl DurationBounds {
+    pub(super) fn read(&self, text: &str) -> Result<Duration, String> {
+        let duration = parse_duration(text)?;
+        if (self.min..=self.max).contains(&duration) {
+            Ok(duration)
+        } else {
+            Err(format!("must be {} to {}", duration_text(self.min), duration_text(self.max)))
+        }
+    }
+}
+
+/// The units, the longest first, in milliseconds.
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// Reads a whole number with a unit: `250ms`, `10s`, `5m`, `24h`, `90d`.
+///
+/// # Errors
+/// Another form, or a number beyond all calendars.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "must be a whole number with a unit: ms, s, m, h or d, such as 10s or 90d".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let (_, milliseconds) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(*milliseconds).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// The same form back: the longest unit that loses nothing.
+pub fn duration_text(duration: Duration) -> String {
+    let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    UNITS
+        .iter()
+        .find(|(_, unit)| milliseconds.is_multiple_of(*unit))
+        .map_or_else(String::new, |(name, unit)| format!("{}{name}", milliseconds / unit))
+}
+
+pub(super) fn integer(text: &str, min: u32, max: u32) -> Result<u32, String> {
+    let wrong = || format!("must be a whole number from {min} to {max}");
+    text.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(wrong)
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err("must be true or false".to_owned()),
+    }
+}
+
+/// PostgreSQL cuts longer names off, and two names could then be one role.
+pub(super) fn role_name(text: &str) -> Result<String, String> {
+    const BYTES_MAX: usize = 63;
+    if text.len() <= BYTES_MAX && !text.is_empty() && !text.contains(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("must be the name of a role, at most {BYTES_MAX} bytes"))
+    }
+}

@@ -1,0 +1,212 @@
+//! The HTTP API: strict requests in, answers and RFC 9457 problems out.
+//!
+//! Keeps I6 (nothing but what the services call revealed is written into an answer or a log line), I9 (a change runs to its end whether
+//! or not its caller waits; an answer that was lost is called unknown) and I12 (every request is bounded in size, time and number).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `sessions`, `seeds`, `bets`, `rounds`, `verify`, `public`, `health` | the endpoints, by subject |
+//! | `auth` | tokens, scopes, and how many requests may be under way |
+//! | `input`, `wire` | what a request brings, read into checked values |
+//! | `problem` | every refusal and fault as an answer |
+//! | `observe` | request ids, log lines, panics |
+//! | `openapi`, `schema` | the description of all this, made from it |
+//! | `serve` | connections |
+
+pub mod auth;
+mod bets;
+mod health;
+mod input;
+mod observe;
+mod openapi;
+pub mod problem;
+mod public;
+mod rounds;
+mod schema;
+mod seeds;
+mod serve;
+mod sessions;
+mod verify;
+mod wire;
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+pub use openapi::openapi;
+pub use serve::serve;
+
+use self::auth::TokenCache;
+use self::problem::{Code, Problem};
+use crate::db::Datastore;
+use crate::seeds::Seeds;
+
+/// Bounds and times of the HTTP API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// The longest body, in bytes.
+    pub body_bytes_max: usize,
+    /// How long a body may take to arrive.
+    pub body_timeout: Duration,
+    /// How long a caller waits for an answer. A change that takes longer goes on, and is answered `outcome_unknown`.
+    pub request_timeout: Duration,
+    /// How long a request's headers may take to arrive, and how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// Connections at the most; further ones wait to be accepted.
+    pub connections_max: usize,
+    /// Requests with a token under way at the most; further ones are answered `overloaded`.
+    pub requests_max: usize,
+    /// Public requests under way at the most. A bound of their own, so that strangers cannot take the engine's places.
+    pub public_requests_max: usize,
+    /// How long a valid token is remembered: a revoked one may work for so long.
+    pub token_ttl: Duration,
+    /// How long requests under way may take to end once the service is told to stop.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 64 * 1024,
+            body_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(30),
+            connections_max: 4_096,
+            requests_max: 1_024,
+            public_requests_max: 256,
+            token_ttl: Duration::from_secs(5),
+            shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Whether requests will be served, as far as the service itself knows. Cheap to clone; `/readyz` looks at the database besides.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<RwLock<Option<String>>>);
+
+impl Readiness {
+    /// Requests will be served.
+    pub fn ready(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Requests will not be served, with the reason that `/readyz` gives.
+    pub fn not_ready(&self, reason: impl Into<String>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(reason.into());
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What the endpoints work on. Cheap to clone.
+#[derive(Clone)]
+pub struct App {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    seeds: Seeds,
+    settings: HttpSettings,
+    readiness: Readiness,
+    health: health::Checked,
+    tokens: TokenCache,
+    places: Arc<Semaphore>,
+    public_places: Arc<Semaphore>,
+    changes: TaskTracker,
+}
+
+impl App {
+    /// Over started services; ready from the beginning.
+    #[must_use]
+    pub fn new(seeds: Seeds, settings: HttpSettings) -> Self {
+        let inner = Inner {
+            seeds,
+            readiness: Readiness::default(),
+            health: health::Checked::default(),
+            tokens: TokenCache::new(settings.token_ttl),
+            places: Arc::new(Semaphore::new(settings.requests_max)),
+            public_places: Arc::new(Semaphore::new(settings.public_requests_max)),
+            changes: TaskTracker::new(),
+            settings,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Sessions, seeds and bets.
+    #[must_use]
+    pub fn seeds(&self) -> &Seeds {
+        &self.inner.seeds
+    }
+
+    /// The datastore beneath.
+    #[must_use]
+    pub fn datastore(&self) -> &Datastore {
+        self.inner.seeds.datastore()
+    }
+
+    /// Bounds and times in force.
+    #[must_use]
+    pub fn settings(&self) -> &HttpSettings {
+        &self.inner.settings
+    }
+
+    /// The switch behind `/readyz`.
+    #[must_use]
+    pub fn readiness(&self) -> &Readiness {
+        &self.inner.readiness
+    }
+
+    /// Waits until no change is under way, those included whose callers went away.
+    pub async fn changes_ended(&self) {
+        self.inner.changes.close();
+        self.inner.changes.wait().await;
+        self.inner.changes.reopen();
+    }
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("settings", &self.inner.settings).finish_non_exhaustive()
+    }
+}
+
+/// Every endpoint over an app.
+pub fn router(app: App) -> Router {
+    let (router, _) = openapi::endpoints().split_for_parts();
+    router
+        .fallback(async || Problem::new(Code::NotFound, "no endpoint has this path"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(Code::MethodNotAllowed, "the path has no such method: the header Allow names those it has")
+        })
+        .layer(axum::middleware::from_fn(observe::observe))
+        .with_state(app)
+}
+
+/// An answer in JSON.
+fn answer(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written");
+            Problem::internal().into_response()
+        }
+    }
+}
+
+/// 200.
+fn ok(body: &impl Serialize) -> Response {
+    answer(StatusCode::OK, body)
+}
+
+/// 201 for the first answer to a change that creates, 200 for each later one.
+fn created(replayed: bool, body: &impl Serialize) -> Response {
+    answer(if replayed { StatusCode::OK } else { StatusCode::CREATED }, body)
+}

@@ -1,0 +1,94 @@
+//! What happens around every request: its id, its log line, and the end of panics.
+//!
+//! Keeps I6 and I13: a log line has the method, the route's template, the status and the time it took; never a path, a query, a body
+//! or a header.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use tracing::Instrument as _;
+use uuid::Uuid;
+
+use super::problem::{self, Problem};
+
+/// Carries a request's id both ways.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id that is taken from a caller.
+const REQUEST_ID_CHARS_MAX: usize = 128;
+
+/// The caller's id when it is well formed, else one of ours.
+fn request_id(headers: &HeaderMap) -> String {
+    let given = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(|id| {
+        (1..=REQUEST_ID_CHARS_MAX).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    });
+    given.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
+}
+
+/// The method as a word from a short list: a caller can make others up.
+fn method_word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+pub(super) async fn observe(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let request_id = request_id(request.headers());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
+    let span = tracing::info_span!("request", method = method_word(request.method()), route, request_id);
+    async {
+        // What a panic leaves behind is dropped with the request: transactions roll back, places are given back.
+        let mut response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!("a request panicked");
+            Problem::internal().into_response()
+        });
+        let code = problem::fill_in(&mut response, &request_id).map(|code| code.as_str());
+        let headers = response.headers_mut();
+        if let Ok(id) = HeaderValue::from_str(&request_id) {
+            headers.insert(REQUEST_ID, id);
+        }
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        let latency_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        tracing::info!(status = response.status().as_u16(), code, latency_us, "answered");
+        response
+    }
+    .instrument(span)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callers_id_is_taken_only_when_it_is_well_formed() {
+        let id_of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(text.as_bytes()).unwrap());
+            request_id(&headers)
+        };
+        for good in ["a", "Req-1_2.3", &"x".repeat(128)] {
+            assert_eq!(id_of(good), good);
+        }
+        for bad in ["", "a b", "a\"b", "ä", "a/b", &"x".repeat(129)] {
+            assert!(Uuid::parse_str(&id_of(bad)).is_ok(), "{bad:?}");
+        }
+        assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
+    }
+}

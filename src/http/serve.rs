@@ -1,0 +1,95 @@
+//! Connections: accepted within bounds, ended in order.
+//!
+//! Keeps I12: connections are counted, headers have a time and a size.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::{App, HttpSettings, router};
+
+/// The longest headers of a request, in bytes.
+const HEADER_BYTES_MAX: usize = 32 * 1024;
+
+/// Requests that one HTTP/2 connection may have under way.
+const STREAMS_MAX: u32 = 128;
+
+/// How long to wait after a failure to accept: usually the process is out of file descriptors, and trying at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Serves until `shutdown` resolves. Then nothing more is accepted, requests under way end (those that take longer than
+/// [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
+pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output = ()> + Send) {
+    let settings = app.settings().clone();
+    let router = router(app.clone());
+    let builder = connections(&settings);
+    let places = Arc::new(Semaphore::new(settings.connections_max));
+    let graceful = GracefulShutdown::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accepted = async {
+            // Never closed; were it, the loop would only stop accepting.
+            let place = places.clone().acquire_owned().await.ok()?;
+            Some((listener.accept().await, place))
+        };
+        let (stream, place) = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = accepted => match accepted {
+                Some((Ok((stream, _address)), place)) => (stream, place),
+                Some((Err(error), _)) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+                None => break,
+            },
+        };
+        // Answers are short: waiting to fill a packet only costs time.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection ended at once");
+            continue;
+        }
+        let service = TowerToHyperService::new(router.clone());
+        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    app.readiness().not_ready("the service is stopping");
+    let ending = async {
+        graceful.shutdown().await;
+        app.changes_ended().await;
+    };
+    if tokio::time::timeout(settings.shutdown_timeout, ending).await.is_err() {
+        tracing::warn!("some requests took too long to end and are cut off");
+    }
+}
+
+fn connections(settings: &HttpSettings) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout)
+        .max_buf_size(HEADER_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX as u32) // a small constant
+        .keep_alive_interval(settings.header_timeout)
+        .keep_alive_timeout(settings.header_timeout);
+    builder
+}
