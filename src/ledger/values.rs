@@ -130,8 +130,9 @@ impl FromStr for SpendId {
     type Err = InvalidToken;
 
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
-        let id = Uuid::try_parse(text).map_err(|_| InvalidToken("must be a UUID (version 4)"))?;
-        Self::try_from(id)
+        // The other forms that the parser takes (braces, URN, no hyphens) would be a second spelling of the same id.
+        let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36);
+        id.ok_or(InvalidToken("must be a random UUID (version 4), with hyphens")).and_then(Self::try_from)
     }
 }
 

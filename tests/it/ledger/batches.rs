@@ -100,8 +100,10 @@ async fn i1_batches_that_overlap_spend_every_token_once() {
         .map(|caller| {
             let (service, barrier) = (services[caller as usize % 2].clone(), Arc::clone(&barrier));
             // Each caller's own order and its own choice.
-            let batch: Vec<Spend> =
-                (0..TOKENS).map(|place| spend(&token("k", (place * 7 + caller * 11) % TOKENS))).skip(caller as usize).collect();
+            let batch: Vec<Spend> = (0..TOKENS)
+                .map(|place| spend(&token("k", (place * 7 + caller * 11) % TOKENS)))
+                .skip(caller as usize)
+                .collect();
             tokio::spawn(async move {
                 barrier.wait().await;
                 let results = service.spend_each(&batch).await.unwrap();

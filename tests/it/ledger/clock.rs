@@ -26,7 +26,8 @@ impl TestClock {
         admin.execute(install).await.unwrap();
         let mut clock = Self { admin, at };
         clock.set(at).await;
-        let shown: DateTime<Utc> = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut clock.admin).await.unwrap();
+        let shown: DateTime<Utc> =
+            sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut clock.admin).await.unwrap();
         assert_eq!(shown, at, "the database does not go by the test's clock");
         clock
     }

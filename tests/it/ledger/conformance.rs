@@ -71,7 +71,11 @@ async fn the_same_spend_id_again_is_replayed(ledger: &impl SpendLedger) {
     }
     ledger.close_key(&key_id("k")).await.unwrap();
     assert_eq!(ledger.spend(&first).await.unwrap(), replayed(&first), "also when the key is closed");
-    assert_eq!(code(&ledger.spend(&spend(&token("k", 1))).await), "key_expired", "the key's state comes before already_spent");
+    assert_eq!(
+        code(&ledger.spend(&spend(&token("k", 1))).await),
+        "key_expired",
+        "the key's state comes before already_spent"
+    );
 }
 
 async fn one_nonce_under_two_keys_is_two_tokens(ledger: &impl SpendLedger) {
@@ -88,7 +92,9 @@ async fn one_nonce_under_two_keys_is_two_tokens(ledger: &impl SpendLedger) {
 async fn nonces_of_every_length_are_told_apart(ledger: &impl SpendLedger) {
     open_key(ledger, "k").await;
     let spends: Vec<Spend> = (16..=64)
-        .map(|length| Spend::new(Token { key_id: key_id("k"), nonce: TokenNonce::from_bytes(&vec![0; length]).unwrap() }))
+        .map(|length| {
+            Spend::new(Token { key_id: key_id("k"), nonce: TokenNonce::from_bytes(&vec![0; length]).unwrap() })
+        })
         .collect();
     let results = ledger.spend_each(&spends).await.unwrap();
     assert!(results.iter().all(|result| result.outcome == Outcome::Fresh && !result.replayed), "{results:?}");
@@ -157,7 +163,8 @@ async fn the_same_token_twice_in_a_batch_is_fresh_once(ledger: &impl SpendLedger
     let spends = [first.clone(), spend(&token("k", 2)), spend(&token("k", 1)), first.clone()];
     let results = ledger.spend_each(&spends).await.unwrap();
     let outcomes: Vec<_> = results.iter().map(|result| (result.outcome, result.replayed)).collect();
-    let expected = [(Outcome::Fresh, false), (Outcome::Fresh, false), (Outcome::AlreadySpent, false), (Outcome::Fresh, true)];
+    let expected =
+        [(Outcome::Fresh, false), (Outcome::Fresh, false), (Outcome::AlreadySpent, false), (Outcome::Fresh, true)];
     assert_eq!(outcomes, expected);
     assert_eq!(ledger.spend(&first).await.unwrap(), replayed(&first), "the first of the two stands");
 
@@ -182,7 +189,8 @@ async fn an_atomic_batch_spends_all_or_none(ledger: &impl SpendLedger) {
     open_key(ledger, "k").await;
     let spent = spend(&token("k", 1));
     ledger.spend(&spent).await.unwrap();
-    let spends = [spend(&token("k", 2)), spend(&token("k", 1)), spend(&token("none", 1)), spent.clone(), spend(&token("k", 3))];
+    let spends =
+        [spend(&token("k", 2)), spend(&token("k", 1)), spend(&token("none", 1)), spent.clone(), spend(&token("k", 3))];
     // Without the repeat, the refusals are those of the tokens.
     let spends_without_repeat = [&spends[0], &spends[1], &spends[2], &spends[4]].map(Clone::clone);
     let Err(LedgerError::BatchRefused { results }) = ledger.spend_all(&spends_without_repeat).await else {
@@ -324,7 +332,10 @@ async fn live_keys_are_bounded(ledger: &impl SpendLedger) {
         key_with_window(ledger, &format!("day-{day}"), now + hours(24 * day), now + hours(24 * day + 30)).await;
     }
     assert_eq!(code(&ledger.register_key(&KeyRequest::new(key_id("k"))).await), "too_many_live_keys");
-    assert!(ledger.register_key(&KeyRequest::new(key_id("day-3"))).await.unwrap().replayed, "asking again is no new key");
+    assert!(
+        ledger.register_key(&KeyRequest::new(key_id("day-3"))).await.unwrap().replayed,
+        "asking again is no new key"
+    );
     let listed: Vec<String> = ledger.live_keys().await.unwrap().iter().map(|key| key.key_id.to_string()).collect();
     assert_eq!(listed, ["day-0", "day-1", "day-2", "day-3"], "those to come too, by the begin of their windows");
     ledger.close_key(&key_id("day-1")).await.unwrap();

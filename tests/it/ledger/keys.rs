@@ -91,7 +91,11 @@ async fn keys_of_the_coming_days_open_a_day_apart_with_their_partitions_ahead() 
     assert!(again.iter().zip(&changed).all(|(again, first)| again.replayed && again.key == first.key));
     let without_time = KeyDays { key_ids: [key_ids[1..].to_vec(), vec![key_id("thu")]].concat(), first_opens: None };
     let more = ledger.register_days(&without_time).await.unwrap();
-    assert_eq!(more[2].key.redeem_from, changed[2].key.redeem_from + TimeDelta::days(1), "after the last of those that exist");
+    assert_eq!(
+        more[2].key.redeem_from,
+        changed[2].key.redeem_from + TimeDelta::days(1),
+        "after the last of those that exist"
+    );
     assert_eq!(more.iter().map(|more| more.replayed).collect::<Vec<_>>(), [true, true, false]);
 }
 
@@ -119,15 +123,23 @@ async fn i10_a_window_that_begins_before_the_last_recovery_is_refused() {
     let ledger = ledger(&db).await;
     let before = open_key(&ledger, "before").await;
     let mut owner = db.connect(&db.owner_url).await;
-    owner.execute("INSERT INTO fairledger.recoveries (epoch, reason, findings) VALUES (1, 'a restore', '{}')").await.unwrap();
+    owner
+        .execute("INSERT INTO fairledger.recoveries (epoch, reason, findings) VALUES (1, 'a restore', '{}')")
+        .await
+        .unwrap();
     let now = Utc::now();
     let request = |from, until| KeyRequest { key_id: key_id("k"), redeem_from: Some(from), redeem_until: Some(until) };
     assert_eq!(code(&ledger.register_key(&request(now - hours(1), now + hours(1))).await), "key_predates_recovery");
     assert_eq!(code(&ledger.register_key(&request(now - hours(2), now - hours(1))).await), "key_predates_recovery");
-    assert!(ledger.register_key(&KeyRequest::new(before.key_id)).await.unwrap().replayed, "a key that is known is known");
+    assert!(
+        ledger.register_key(&KeyRequest::new(before.key_id)).await.unwrap().replayed,
+        "a key that is known is known"
+    );
     let key = ledger.register_key(&KeyRequest::new(key_id("k"))).await.unwrap().key;
-    let epochs: Vec<(String, i32)> =
-        sqlx::query_as("SELECT key_id, epoch FROM fairledger.token_keys ORDER BY key_no").fetch_all(&mut owner).await.unwrap();
+    let epochs: Vec<(String, i32)> = sqlx::query_as("SELECT key_id, epoch FROM fairledger.token_keys ORDER BY key_no")
+        .fetch_all(&mut owner)
+        .await
+        .unwrap();
     assert_eq!(epochs, [("before".into(), 0), (key.key_id.to_string(), 1)]);
 }
 

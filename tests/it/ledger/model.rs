@@ -76,7 +76,10 @@ impl Model {
         let outcomes = [self.spending(&spends[0]), self.spending(&spends[1])];
         let refused = outcomes.iter().any(|outcome| !["fresh", "replayed"].contains(outcome));
         if refused {
-            return format!("refused {}", outcomes.map(|outcome| if outcome == "fresh" { "not_spent" } else { outcome }).join(" "));
+            return format!(
+                "refused {}",
+                outcomes.map(|outcome| if outcome == "fresh" { "not_spent" } else { outcome }).join(" ")
+            );
         }
         spends.iter().map(|spend| self.spend(spend)).collect::<Vec<_>>().join(" ")
     }
@@ -127,11 +130,8 @@ fn explained(models: &HashSet<Model>, steps: &[(Step, String)]) -> HashSet<Model
     for first in 0..steps.len() {
         let mut rest = steps.to_vec();
         let (step, answer) = rest.remove(first);
-        let next: HashSet<Model> = models
-            .iter()
-            .cloned()
-            .filter_map(|mut model| (model.step(&step) == answer).then_some(model))
-            .collect();
+        let next: HashSet<Model> =
+            models.iter().cloned().filter_map(|mut model| (model.step(&step) == answer).then_some(model)).collect();
         if !next.is_empty() {
             after.extend(explained(&next, &rest));
         }
@@ -139,7 +139,12 @@ fn explained(models: &HashSet<Model>, steps: &[(Step, String)]) -> HashSet<Model
     after
 }
 
-async fn ask(ledger: Ledger, key: String, step: Step, clock: std::sync::Arc<tokio::sync::Mutex<TestClock>>) -> (Step, String) {
+async fn ask(
+    ledger: Ledger,
+    key: String,
+    step: Step,
+    clock: std::sync::Arc<tokio::sync::Mutex<TestClock>>,
+) -> (Step, String) {
     let spent = |result: &Result<Spent, LedgerError>| match result {
         Ok(spent) => if spent.replayed { "replayed" } else { "fresh" }.to_owned(),
         Err(_) => code(result).to_owned(),
@@ -213,7 +218,10 @@ impl Driver {
                     0 => self.key.redeem_from - TimeDelta::microseconds(1),
                     1 => self.key.redeem_until - TimeDelta::microseconds(1),
                     2 => self.key.redeem_until,
-                    _ => self.key.redeem_from + TimeDelta::microseconds(self.random.random_range(0..window.num_microseconds().unwrap())),
+                    _ => {
+                        self.key.redeem_from
+                            + TimeDelta::microseconds(self.random.random_range(0..window.num_microseconds().unwrap()))
+                    }
                 };
                 Step::Clock(at)
             }
@@ -260,7 +268,10 @@ async fn run(seed: u64) {
         assert!(!after.is_empty(), "seed {seed}, round {round}: from {models:#?}\nno order explains {answered:#?}");
         // What is stored now tells which of them it was.
         let (state, stored) = stored(&mut owner, &key).await;
-        models = after.into_iter().filter(|model| model.state == state && (state == State::Swept || model.standing == stored)).collect();
+        models = after
+            .into_iter()
+            .filter(|model| model.state == state && (state == State::Swept || model.standing == stored))
+            .collect();
         assert!(!models.is_empty(), "seed {seed}, round {round}: {answered:#?}\nleft {state:?} with {stored:?}");
         if state != State::Open && driver.random.random_bool(0.3) {
             // That key's story is told; the next one begins. The clock goes back into its window if it must.
@@ -271,18 +282,31 @@ async fn run(seed: u64) {
             models = HashSet::from([new_model(&driver.key, noon)]);
         }
     }
-    for word in ["fresh", "replayed", "already_spent", "key_expired", "key_not_yet_valid", "rolled_back", "not_spent", "spent_by_another"] {
+    for word in [
+        "fresh",
+        "replayed",
+        "already_spent",
+        "key_expired",
+        "key_not_yet_valid",
+        "rolled_back",
+        "not_spent",
+        "spent_by_another",
+    ] {
         assert!(answers.contains_key(word), "seed {seed}: {word} never came up: {answers:?}");
     }
-    assert!(answers.keys().any(|answer| answer.starts_with("refused ")) && answers.contains_key("fresh fresh"), "{answers:?}");
+    assert!(
+        answers.keys().any(|answer| answer.starts_with("refused ")) && answers.contains_key("fresh fresh"),
+        "{answers:?}"
+    );
 }
 
 async fn stored(owner: &mut sqlx::PgConnection, key: &str) -> (State, BTreeMap<Vec<u8>, Uuid>) {
-    let (key_no, state): (i32, String) = sqlx::query_as("SELECT key_no, state FROM fairledger.token_keys WHERE key_id = $1")
-        .bind(key)
-        .fetch_one(&mut *owner)
-        .await
-        .unwrap();
+    let (key_no, state): (i32, String) =
+        sqlx::query_as("SELECT key_no, state FROM fairledger.token_keys WHERE key_id = $1")
+            .bind(key)
+            .fetch_one(&mut *owner)
+            .await
+            .unwrap();
     let state = match state.as_str() {
         word if word == KeyState::Open.as_str() => State::Open,
         word if word == KeyState::Closed.as_str() => State::Closed,

@@ -101,8 +101,11 @@ async fn deadlock(url: &str, errors: &mut Errors, a: &[Spend; 2], b: &[Spend; 2]
 #[tokio::test]
 async fn i13_no_log_and_no_error_carries_a_nonce_or_a_spend_id() {
     let captured = Captured::default();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false).with_writer(captured.clone()).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(captured.clone())
+        .finish();
     let guard = tracing::subscriber::set_default(subscriber);
 
     let folder = tempfile::tempdir().unwrap();
@@ -154,7 +157,10 @@ async fn i13_no_log_and_no_error_carries_a_nonce_or_a_spend_id() {
     let secrets = secrets(&all);
     drop(guard);
     let logs = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
-    assert!(logs.contains("the answer to a commit was lost") && logs.contains("DEBUG"), "nothing was captured:\n{logs}");
+    assert!(
+        logs.contains("the answer to a commit was lost") && logs.contains("DEBUG"),
+        "nothing was captured:\n{logs}"
+    );
     assert_eq!(found(&logs, &secrets), [""; 0], "our log:\n{logs}");
     assert_eq!(found(&errors.0, &secrets), [""; 0], "our errors:\n{}", errors.0);
 

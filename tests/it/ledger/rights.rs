@@ -74,7 +74,11 @@ async fn i2_a_partition_is_dropped_only_once_its_mark_is_committed() {
     service.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
     assert_eq!(refused(&mut service, "SELECT fairledger.drop_spends_partition(1, 0)").await, "55000", "one snapshot");
     service.execute("ROLLBACK").await.unwrap();
-    assert_eq!(refused(&mut service, "UPDATE fairledger.token_keys SET state = 'closed', closed_at = now(), swept_at = NULL").await, "23000");
+    assert_eq!(
+        refused(&mut service, "UPDATE fairledger.token_keys SET state = 'closed', closed_at = now(), swept_at = NULL")
+            .await,
+        "23000"
+    );
     service.execute("SELECT fairledger.drop_spends_partition(1, 0)").await.unwrap();
 }
 

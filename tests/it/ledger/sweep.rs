@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock::TestClock;
 use super::{
-    end_window, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed, settings, spend, token,
+    end_window, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed,
+    settings, spend, token,
 };
 use crate::harness::TestDb;
 

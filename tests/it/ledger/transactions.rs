@@ -9,8 +9,8 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::clock::TestClock;
 use super::{
-    code, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed, settings, spend, standing,
-    token,
+    code, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed, settings,
+    spend, standing, token,
 };
 use crate::harness::TestDb;
 
@@ -83,7 +83,10 @@ async fn i2_any_isolation_but_read_committed_is_refused() {
         let mut transaction = connection.begin_with(begin).await.unwrap();
         for spend in [spend(&token("k", 2)), spend(&token("k", 1)), standing_spend.clone(), spend(&token("none", 1))] {
             let refused = spend_in(&mut transaction, &spend).await;
-            assert!(matches!(&refused, Err(LedgerError::Isolation(level)) if *level == isolation.to_lowercase()), "{refused:?}");
+            assert!(
+                matches!(&refused, Err(LedgerError::Isolation(level)) if *level == isolation.to_lowercase()),
+                "{refused:?}"
+            );
         }
         transaction.commit().await.unwrap();
     }

@@ -98,7 +98,11 @@ async fn i2_nothing_is_swept_a_microsecond_early() {
     clock.set(noon() + hours(1) - MICROSECOND).await;
     assert_eq!(ledger.sweep().await.unwrap(), Default::default());
     ledger.close_key(&key_id("k")).await.unwrap();
-    assert_eq!(ledger.sweep().await.unwrap(), Default::default(), "a closed key answers retries until its window has ended");
+    assert_eq!(
+        ledger.sweep().await.unwrap(),
+        Default::default(),
+        "a closed key answers retries until its window has ended"
+    );
     assert_eq!(ledger.spend(&first).await.unwrap(), replayed(&first));
     clock.set(noon() + hours(1)).await;
     assert_eq!(ledger.sweep().await.unwrap().marked, [key_id("k")]);
