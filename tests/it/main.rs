@@ -4,5 +4,6 @@ mod cli;
 mod embedded;
 mod gfs;
 mod harness;
+mod ledger;
 mod seeds;
 mod service;
