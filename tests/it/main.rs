@@ -1,5 +1,6 @@
 //! The integration tests: one binary, a folder for each subject, a real PostgreSQL always.
 
+mod architecture;
 mod cli;
 mod embedded;
 mod gfs;
