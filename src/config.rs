@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 use crate::db::PoolSettings;
 use crate::db::rights::Roles;
 use crate::gfs::SigningKey;
+use crate::ledger::LedgerSettings;
 use crate::seeds::{KeyRing, SeedsSettings, ServiceSecret};
 
 mod definitions;
@@ -102,6 +103,8 @@ pub struct Settings {
     pub signing_key: Option<SigningKey>,
     /// Limits and times of sessions and bets.
     pub seeds: SeedsSettings,
+    /// Limits and times of the token ledger.
+    pub ledger: LedgerSettings,
     /// Filter of the log, as `tracing-subscriber` reads it.
     pub log: String,
     /// Form of the log.
@@ -144,6 +147,12 @@ impl Settings {
                 sessions_per_address_max: read
                     .required("sessions-per-address", |text| values::integer(text, 1, 1_000_000))?,
                 ..SeedsSettings::default()
+            },
+            ledger: LedgerSettings {
+                keys_live_max: read.required("keys-live-max", |text| values::integer(text, 1, 1_000))?,
+                window: read.required("token-window", |text| lifetime.read(text))?,
+                sweep_interval: read.required("sweep-interval", |text| lifetime.read(text))?,
+                ..LedgerSettings::default()
             },
             log: read.required("log", |text| {
                 tracing_subscriber::EnvFilter::try_new(text)

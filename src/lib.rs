@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`gfs`] | how results are calculated, signed and inspected: pure |
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
+//! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
 //! | [`http`] | the HTTP API |
@@ -21,5 +22,6 @@ pub mod db;
 pub mod embedded;
 pub mod gfs;
 pub mod http;
+pub mod ledger;
 pub mod seeds;
 pub mod telemetry;

@@ -1,6 +1,6 @@
 //! `demo`: the main job end to end, on a throw-away PostgreSQL in a temporary folder.
 //!
-//! Fifty bets at once under one commitment (I3, I4), its reveal (I7), every record recomputed from what was revealed, and a round of
+//! One token spent by fifty callers at once (I1). Fifty bets at once under one commitment (I3, I4), its reveal (I7), every record recomputed from what was revealed, and a round of
 //! mines whose result nobody could see before its end (I11). Nothing in it is prepared: each run has other seeds.
 
 use std::collections::BTreeSet;
@@ -22,8 +22,12 @@ use crate::db::{Datastore, migrate};
 use crate::embedded::{Embedded, find_binaries};
 use crate::gfs::inspect::{self, Status};
 use crate::gfs::{Commitment, Game, Play, ServerSeed, SigningKey, json as canonical};
+use crate::ledger::values::InvalidToken;
+use crate::ledger::{
+    KeyId, KeyRequest, Ledger, LedgerError, LedgerSettings, Spend, SpendLedger as _, Spent, Token, TokenNonce,
+};
 use crate::seeds::model::{BetAnswer, Revealed, View};
-use crate::seeds::values::{BetRef, BoundedJson, JSON_BYTES_MAX};
+use crate::seeds::values::{BetRef, BoundedJson, JSON_BYTES_MAX, Timestamp};
 use crate::seeds::{
     BetRequest, CloseOutcome, CloseRequest, Disclose, GameRequest, KeyRing, RotateRequest, Seeds, SeedsSettings,
     SessionRequest, StepRequest, Wager,
@@ -32,6 +36,9 @@ use crate::seeds::{
 use super::CliError;
 use super::data_dir::new_secret;
 use super::database::{Role, private_url};
+
+/// Callers who spend one token at once.
+const SPENDERS: usize = 50;
 
 /// Bets taken at once.
 const BETS: usize = 50;
@@ -64,9 +71,60 @@ async fn demonstrate(settings: &Settings, server: &Embedded) -> Result<(), CliEr
     let report = migrate::run(private_url(server, Role::Owner).expose(), &Roles::default()).await?;
     let store = Datastore::connect(private_url(server, Role::Service).expose(), &settings.pool).await?;
     say(format!("schema at version {}", report.version), started.elapsed());
+    one_token(&store).await?;
     bets_and_rounds(&store).await?;
     store.close().await;
     println!("\nEverything fits.");
+    Ok(())
+}
+
+/// The first promise: a single-use token is accepted once.
+async fn one_token(store: &Datastore) -> Result<(), CliError> {
+    let ledger = Ledger::new(store.clone(), LedgerSettings::default());
+    let key_id: KeyId = "demo".parse().map_err(|error: InvalidToken| failed(error.to_string()))?;
+    let started = Instant::now();
+    let key = ledger.register_key(&KeyRequest::new(key_id.clone())).await?.key;
+    println!("\nA single-use token");
+    let until = Timestamp(key.redeem_until);
+    say(format!("key {key_id} takes its tokens until {until}"), started.elapsed());
+    let nonce = TokenNonce::from_bytes(&rand::random::<[u8; 32]>()).map_err(|error| failed(error.to_string()))?;
+    let token = Token { key_id, nonce };
+
+    println!("\n{SPENDERS} callers spend it at once");
+    let barrier = Arc::new(Barrier::new(SPENDERS));
+    let callers = (0..SPENDERS).map(|_| {
+        let (ledger, barrier, spend) = (ledger.clone(), Arc::clone(&barrier), Spend::new(token.clone()));
+        tokio::spawn(async move {
+            barrier.wait().await;
+            let outcome = ledger.spend(&spend).await;
+            (spend, outcome)
+        })
+    });
+    let started = Instant::now();
+    let outcomes = try_join_all(callers).await.map_err(|error| failed(format!("a caller ended: {error}")))?;
+    let elapsed = started.elapsed();
+    let (mut winners, mut refused) = (Vec::new(), 0);
+    for (spend, outcome) in outcomes {
+        match outcome {
+            Ok(Spent { replayed: false, .. }) => winners.push(spend),
+            Err(LedgerError::AlreadySpent) => refused += 1,
+            Ok(_) => return Err(failed("a spend was taken for another".to_owned())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let [winner] = winners.as_slice() else {
+        return Err(failed(format!("the token was accepted {} times", winners.len())));
+    };
+    say(format!("1 fresh, {refused} already_spent"), elapsed);
+    if refused != SPENDERS - 1 || !ledger.spend(winner).await?.replayed {
+        return Err(failed("the one who spent it was told otherwise the second time".to_owned()));
+    }
+    println!("  the one who spent it asks again: replayed, as if the first answer had been lost");
+    ledger.roll_back(winner).await?;
+    if ledger.spend(&Spend::new(token)).await?.replayed {
+        return Err(failed("a token that was given back was taken for spent".to_owned()));
+    }
+    println!("  it is given back, and spent once more");
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::config::SettingError;
 use crate::db::DbError;
 use crate::db::migrate::MigrateError;
 use crate::embedded::EmbeddedError;
+use crate::ledger::LedgerError;
 use crate::seeds::{SeedsError, StartError};
 
 /// Why a command failed. No message holds a secret.
@@ -72,6 +73,9 @@ pub enum CliError {
     /// The services.
     #[error(transparent)]
     Seeds(#[from] SeedsError),
+    /// The token ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     /// The database.
     #[error(transparent)]
     Db(#[from] DbError),

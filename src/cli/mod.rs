@@ -25,10 +25,12 @@ mod database;
 mod demo;
 mod error;
 mod flags;
+mod key;
 mod migrate;
 mod openapi;
 mod seed_keys;
 mod serve;
+mod sweep;
 mod token;
 mod verify;
 
@@ -61,6 +63,11 @@ enum Command {
     /// Look after the keys that seal server seeds
     #[command(subcommand)]
     SeedKeys(seed_keys::Command),
+    /// Register, list and close the keys that single-use tokens are issued under
+    #[command(subcommand)]
+    Key(key::Command),
+    /// Forget what was spent under keys whose window has ended
+    Sweep(sweep::Args),
     /// Make, list and revoke the bearer tokens of the HTTP API
     #[command(subcommand)]
     Token(token::Command),
@@ -97,6 +104,8 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::Migrate(args) => migrate::run(&settings, &args).await,
             Command::Verify(args) => verify::run(&settings, &args).await,
             Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
+            Command::Key(command) => key::run(&settings, command).await,
+            Command::Sweep(args) => sweep::run(&settings, &args).await,
             Command::Token(command) => token::run(&settings, command).await,
             Command::Demo => demo::run(&settings).await,
             Command::Openapi => openapi::run(),

@@ -18,6 +18,7 @@ use crate::db::tokens::Scope;
 use crate::db::{Datastore, migrate};
 use crate::http::auth::{ApiToken, new_token_id};
 use crate::http::{self, App, HttpSettings};
+use crate::ledger::Ledger;
 use crate::seeds::Seeds;
 
 use super::CliError;
@@ -49,6 +50,7 @@ pub(super) struct Args {
 /// Everything that serving needs, started and checked.
 struct Service {
     seeds: Seeds,
+    ledger: Ledger,
     /// The private PostgreSQL.
     private: Option<PrivateServer>,
 }
@@ -111,7 +113,8 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
     }
     let seeds = Seeds::start(store.clone(), ring, secret, signing_key, settings.seeds).await?;
     let private = private.map(|server| PrivateServer::new(server, settings.data_dir, settings.pg_bin, store.clone()));
-    Ok(Service { seeds, private })
+    let ledger = Ledger::new(store, settings.ledger);
+    Ok(Service { seeds, ledger, private })
 }
 
 async fn migrated(owner: &DatabaseUrl, roles: &Roles) -> Result<(), CliError> {
@@ -196,11 +199,16 @@ fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {
 
 /// Serves until it is told to stop, or until the private server is lost for good.
 async fn serve(listener: TcpListener, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
-    let Service { seeds, private } = service;
+    let Service { seeds, ledger, private } = service;
     let stop = CancellationToken::new();
-    let app = App::new(seeds.clone(), HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() });
+    let settings = HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() };
+    let app = App::new(seeds.clone(), ledger.clone(), settings);
     let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
     let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
+    let sweeping = tokio::spawn({
+        let stop = stop.clone();
+        async move { ledger.sweep_until(stop).await }
+    });
     let mut looking_after = std::pin::pin!(private::look_after(private, stop.clone()));
 
     let lost = tokio::select! {
@@ -217,7 +225,7 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     let stopping = async {
         // Its time is bounded by its own setting.
         let served = http.await;
-        let _ = tokio::time::timeout(CLOSE_MAX, maintenance).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(maintenance, sweeping) }).await;
         let _ = tokio::time::timeout(CLOSE_MAX, seeds.datastore().close()).await;
         let server = match lost {
             None => looking_after.await?,

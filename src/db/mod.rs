@@ -14,6 +14,7 @@ pub mod bets;
 pub mod bootstrap;
 mod decode;
 pub mod details;
+pub mod keys;
 pub mod migrate;
 pub mod outcomes;
 pub mod pending;
@@ -23,12 +24,13 @@ pub mod seed_keys;
 pub mod seeds;
 pub mod sessions;
 pub mod signing_keys;
+pub mod spends;
 pub mod steps;
 pub mod tokens;
 
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
 pub(crate) use decode::corrupt;
@@ -266,6 +268,11 @@ impl Tx {
                 DbError::from(error)
             }
         })
+    }
+
+    /// The connection, for what also runs inside a caller's own transaction.
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.inner
     }
 
     /// Rolls back at once, so that locks are free before the caller goes on. A failure is no news: the connection is gone, and its

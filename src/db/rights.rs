@@ -1,7 +1,8 @@
 //! Who may do what: the owner migrates, the service serves, the read-only role looks through views.
 //!
 //! Stated anew after every run of the migrator, so that they cannot drift, and in one place, so that they can be read. Keeps I8:
-//! the service has no right to change or delete history, and I6 and I11 for the read-only role.
+//! the service has no right to change or delete history; I2: it can neither reopen a key nor drop spends but through the owner's
+//! functions; and I6 and I11 for the read-only role.
 
 use tokio_postgres::Client;
 
@@ -40,6 +41,8 @@ pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), Migr
     let statements = format!(
         "REVOKE ALL ON ALL TABLES IN SCHEMA fairledger, fairledger_dispute FROM PUBLIC, {service}, {read};
          REVOKE ALL ON SCHEMA fairledger, fairledger_dispute FROM PUBLIC, {service}, {read};
+         REVOKE ALL ON SCHEMA fairledger_spends FROM PUBLIC, {service}, {read};
+         REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fairledger, fairledger_dispute FROM PUBLIC, {service}, {read};
          REVOKE TEMPORARY ON DATABASE {database} FROM PUBLIC;
 
          GRANT USAGE ON SCHEMA fairledger TO {service};
@@ -53,6 +56,10 @@ pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), Migr
          GRANT INSERT, UPDATE (revoked_at) ON fairledger.api_tokens TO {service};
          GRANT INSERT, UPDATE, DELETE ON fairledger.address_quota TO {service};
          GRANT INSERT, UPDATE ON fairledger.witness TO {service};
+         GRANT INSERT, UPDATE (state, closed_at, swept_at) ON fairledger.token_keys TO {service};
+         GRANT INSERT, DELETE ON fairledger.spends TO {service};
+         GRANT EXECUTE ON FUNCTION fairledger.attach_spends_partition(integer),
+                                   fairledger.drop_spends_partition(integer, integer) TO {service};
 
          GRANT USAGE ON SCHEMA fairledger_dispute TO {read};
          GRANT SELECT ON ALL TABLES IN SCHEMA fairledger_dispute TO {read};"

@@ -162,6 +162,20 @@ impl Need for Public {
     const SCOPE: Option<Scope> = None;
 }
 
+/// A token with scope `admin`.
+pub(super) struct Admin;
+
+impl Need for Admin {
+    const SCOPE: Option<Scope> = Some(Scope::Admin);
+}
+
+/// A token with scope `relay`.
+pub(super) struct Relay;
+
+impl Need for Relay {
+    const SCOPE: Option<Scope> = Some(Scope::Relay);
+}
+
 /// A token with scope `engine`.
 pub(super) struct Engine;
 

@@ -25,17 +25,31 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let bytes = read_body(request, app).await?;
-        if bytes.is_empty() {
-            return wire::read(Value::Object(Map::new())).map(Self);
-        }
-        let limits = Limits { bytes: app.settings().body_bytes_max, depth: DEPTH_MAX };
-        let value = json::parse(&bytes, limits)?;
-        if !value.is_object() {
-            return Err(Problem::invalid("", "the body must be a JSON object"));
-        }
-        wire::read(value).map(Self)
+        read_json(request, app, app.settings().body_bytes_max).await.map(Self)
     }
+}
+
+/// The same for a batch, whose body may be longer.
+pub(super) struct BatchJson<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for BatchJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        read_json(request, app, app.settings().batch_bytes_max).await.map(Self)
+    }
+}
+
+async fn read_json<T: DeserializeOwned>(request: Request, app: &App, bytes_max: usize) -> Result<T, Problem> {
+    let bytes = read_body(request, app, bytes_max).await?;
+    if bytes.is_empty() {
+        return wire::read(Value::Object(Map::new()));
+    }
+    let value = json::parse(&bytes, Limits { bytes: bytes_max, depth: DEPTH_MAX })?;
+    if !value.is_object() {
+        return Err(Problem::invalid("", "the body must be a JSON object"));
+    }
+    wire::read(value)
 }
 
 /// A JSON body as its bytes, for an endpoint that reads it by rules of its own.
@@ -45,15 +59,14 @@ impl FromRequest<App> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read_body(request, app).await.map(Self)
+        read_body(request, app, app.settings().body_bytes_max).await.map(Self)
     }
 }
 
-async fn read_body(request: Request, app: &App) -> Result<Bytes, Problem> {
-    let bytes_max = app.settings().body_bytes_max;
+async fn read_body(request: Request, app: &App, bytes_max: usize) -> Result<Bytes, Problem> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let empty = announced.unwrap_or(0) == 0 && axum::body::HttpBody::is_end_stream(request.body());
-    if !(empty && !request.headers().contains_key(CONTENT_TYPE)) {
+    if !empty || request.headers().contains_key(CONTENT_TYPE) {
         check_media_type(request.headers())?;
     }
     let too_large = || Problem::new(Code::TooLarge, format!("the body is longer than {bytes_max} bytes"));

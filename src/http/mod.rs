@@ -5,7 +5,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `sessions`, `seeds`, `bets`, `rounds`, `verify`, `public`, `health` | the endpoints, by subject |
+//! | `tokens`, `sessions`, `seeds`, `bets`, `rounds`, `verify`, `public`, `health` | the endpoints, by subject |
 //! | `auth` | tokens, scopes, and how many requests may be under way |
 //! | `input`, `wire` | what a request brings, read into checked values |
 //! | `problem` | every refusal and fault as an answer |
@@ -26,6 +26,7 @@ mod schema;
 mod seeds;
 mod serve;
 mod sessions;
+mod tokens;
 mod verify;
 mod wire;
 
@@ -45,6 +46,7 @@ pub use serve::serve;
 use self::auth::TokenCache;
 use self::problem::{Code, Problem};
 use crate::db::Datastore;
+use crate::ledger::Ledger;
 use crate::seeds::Seeds;
 
 /// Bounds and times of the HTTP API.
@@ -52,6 +54,8 @@ use crate::seeds::Seeds;
 pub struct HttpSettings {
     /// The longest body, in bytes.
     pub body_bytes_max: usize,
+    /// The longest body of a batch, in bytes.
+    pub batch_bytes_max: usize,
     /// How long a body may take to arrive.
     pub body_timeout: Duration,
     /// How long a caller waits for an answer. A change that takes longer goes on, and is answered `outcome_unknown`.
@@ -74,6 +78,7 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             body_bytes_max: 64 * 1024,
+            batch_bytes_max: 256 * 1024,
             body_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(30),
@@ -114,6 +119,7 @@ pub struct App {
 
 struct Inner {
     seeds: Seeds,
+    ledger: Ledger,
     settings: HttpSettings,
     readiness: Readiness,
     health: health::Checked,
@@ -126,9 +132,10 @@ struct Inner {
 impl App {
     /// Over started services; ready from the beginning.
     #[must_use]
-    pub fn new(seeds: Seeds, settings: HttpSettings) -> Self {
+    pub fn new(seeds: Seeds, ledger: Ledger, settings: HttpSettings) -> Self {
         let inner = Inner {
             seeds,
+            ledger,
             readiness: Readiness::default(),
             health: health::Checked::default(),
             tokens: TokenCache::new(settings.token_ttl),
@@ -144,6 +151,12 @@ impl App {
     #[must_use]
     pub fn seeds(&self) -> &Seeds {
         &self.inner.seeds
+    }
+
+    /// Single-use tokens.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.inner.ledger
     }
 
     /// The datastore beneath.

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::problem::{Code, PROBLEM_JSON};
 use super::schema::ProblemSchema;
-use super::{App, bets, health, public, rounds, seeds, sessions, verify};
+use super::{App, bets, health, public, rounds, seeds, sessions, tokens, verify};
 
 /// What any endpoint that does something may answer.
 pub(super) const ANY: &[Code] =
@@ -101,6 +101,7 @@ fn problem_response(codes: &[Code]) -> ApiResponse {
     components(schemas(ProblemSchema)),
     modifiers(&Bearer),
     tags(
+        (name = "tokens", description = "Single-use tokens, accepted once"),
         (name = "sessions", description = "A player's run of play, and its seeds"),
         (name = "bets", description = "Bets, reservations for outside games, and what they came to"),
         (name = "rounds", description = "Bets whose result is concealed while the player decides"),
@@ -126,6 +127,7 @@ impl Modify for Bearer {
 /// Every endpoint with its description.
 pub(super) fn endpoints() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
+        .merge(tokens::endpoints())
         .merge(sessions::endpoints())
         .merge(seeds::endpoints())
         .merge(bets::endpoints())

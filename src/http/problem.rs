@@ -12,11 +12,13 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::tokens::SpendResult;
 use crate::db::DbError;
 use crate::db::tokens::Scope;
 use crate::gfs::games::PlayError;
 use crate::gfs::inspect::InspectError;
 use crate::gfs::json::JsonError;
+use crate::ledger::LedgerError;
 use crate::seeds::SeedsError;
 use crate::seeds::values::InvalidValue;
 
@@ -81,6 +83,28 @@ codes! {
     InvalidRequest = "invalid_request", BAD_REQUEST, "Invalid request";
     /// A record that cannot be inspected.
     InvalidRecord = "invalid_record", BAD_REQUEST, "Invalid record";
+    /// No such key.
+    UnknownKey = "unknown_key", NOT_FOUND, "No such key";
+    /// The key's window has ended, or it was closed or swept.
+    KeyExpired = "key_expired", GONE, "Key expired";
+    /// The key's window has not begun.
+    KeyNotYetValid = "key_not_yet_valid", CONFLICT, "Key not yet valid";
+    /// The token is spent.
+    AlreadySpent = "already_spent", CONFLICT, "Token already spent";
+    /// An atomic batch of which something cannot be spent.
+    BatchRefused = "batch_refused", CONFLICT, "Batch refused";
+    /// Nothing to give back.
+    NotSpent = "not_spent", NOT_FOUND, "Token not spent";
+    /// The token is spent under another spendId.
+    SpentByAnother = "spent_by_another", CONFLICT, "Spent by another";
+    /// The key's name was used before.
+    KeyIdRetired = "key_id_retired", CONFLICT, "keyId is retired";
+    /// The key exists with another window.
+    KeyExistsWithDifferentWindow = "key_exists_with_different_window", CONFLICT, "Key exists otherwise";
+    /// The key's window begins before the last recovery.
+    KeyPredatesRecovery = "key_predates_recovery", CONFLICT, "Key predates the recovery";
+    /// As many keys are live or to come as may be.
+    TooManyLiveKeys = "too_many_live_keys", CONFLICT, "Too many live keys";
     /// No such session.
     SessionNotFound = "session_not_found", NOT_FOUND, "No such session";
     /// No such bet.
@@ -314,6 +338,44 @@ impl From<SeedsError> for Problem {
             SeedsError::NotRecorded => plain(Code::NotRecorded),
             SeedsError::Db(error) => error.into(),
         }
+    }
+}
+
+impl From<LedgerError> for Problem {
+    fn from(error: LedgerError) -> Self {
+        let error = match error {
+            LedgerError::Db(error) => return error.into(),
+            error => error,
+        };
+        let code = match &error {
+            LedgerError::Invalid { field, detail } => return Self::invalid(field, detail),
+            // Only callers' own transactions have levels of their own, and none of those is ours.
+            LedgerError::Db(_) | LedgerError::Isolation(_) => {
+                tracing::error!(%error, "no request of ours can come to this");
+                return Self::internal();
+            }
+            LedgerError::BatchRefused { results } => {
+                let results: Vec<SpendResult> = results.iter().map(SpendResult::from).collect();
+                return match serde_json::to_value(results) {
+                    Ok(results) => Self::new(Code::BatchRefused, error.to_string()).with("results", results),
+                    Err(error) => {
+                        tracing::error!(%error, "results cannot be written");
+                        Self::internal()
+                    }
+                };
+            }
+            LedgerError::UnknownKey => Code::UnknownKey,
+            LedgerError::KeyExpired => Code::KeyExpired,
+            LedgerError::KeyNotYetValid => Code::KeyNotYetValid,
+            LedgerError::AlreadySpent => Code::AlreadySpent,
+            LedgerError::NotSpent => Code::NotSpent,
+            LedgerError::SpentByAnother => Code::SpentByAnother,
+            LedgerError::KeyIdRetired => Code::KeyIdRetired,
+            LedgerError::KeyExistsWithDifferentWindow => Code::KeyExistsWithDifferentWindow,
+            LedgerError::KeyPredatesRecovery => Code::KeyPredatesRecovery,
+            LedgerError::TooManyLiveKeys { .. } => Code::TooManyLiveKeys,
+        };
+        Self::new(code, error.to_string())
     }
 }
 

@@ -6,6 +6,7 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::problem::Code;
+use super::tokens::SpendResult;
 use crate::gfs::inspect::Inspection;
 use crate::gfs::record::Record;
 use crate::gfs::seed::{ClientSeed, Commitment};
@@ -51,6 +52,12 @@ impl PartialSchema for ProblemSchema {
             .property("field", of_type(Type::String, "The field or parameter at fault, such as params.rows"))
             .property("scope", of_type(Type::String, "forbidden: the scope that the token lacks"))
             .property("session", Ref::from_schema_name(View::name()))
+            .property(
+                "results",
+                ArrayBuilder::new()
+                    .items(Ref::from_schema_name(SpendResult::name()))
+                    .description(Some("batch_refused: what each token came to, in order")),
+            )
             .property("nextIndex", of_type(Type::Integer, "step_conflict: index of the round's next step"))
             .into()
     }
@@ -63,6 +70,7 @@ impl ToSchema for ProblemSchema {
 
     fn schemas(schemas: &mut Schemas) {
         add::<View>(schemas);
+        add::<SpendResult>(schemas);
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Keeps I12: whatever is read here has passed its bound. Nothing here repeats a value that a caller sent.
 
+use chrono::{DateTime, Utc};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use super::problem::Problem;
 use crate::gfs::seed::{ClientSeed, Commitment, NONCE_MAX, ServerSeed};
+use crate::ledger::{KeyId, SpendId, TokenNonce};
 use crate::seeds::model::RevealedSeed;
 use crate::seeds::values::{
     BetRef, BoundedJson, Currency, InvalidValue, JSON_BYTES_MAX, Money, OutsideGame, PlayerRef, RESULT_BYTES_MAX,
@@ -96,6 +98,10 @@ text_schema! {
     GivenServerSeed: "GivenServerSeed", "A server seed that the caller knows", HEX_64, None;
     ClientSeed: "ClientSeed", "1 to 64 UTF-16 code units without a colon; not normalised", Some("^[^:]+$"), None;
     Timestamp: "Timestamp", "RFC 3339, UTC, microseconds", None, Some(KnownFormat::DateTime);
+    KeyId: "KeyId", "The issuer's name for a key", Some("^[A-Za-z0-9._-]{1,64}$"), None;
+    TokenNonce: "TokenNonce", "A token's nonce: lower-case hex of 16 to 64 bytes", Some("^([0-9a-f]{2}){16,64}$"), None;
+    SpendId: "SpendId", "A random UUID (version 4), with hyphens: fresh for each admission, never derived from token or message", None, Some(KnownFormat::Uuid);
+    GivenTime: "Time", "RFC 3339; taken in whole microseconds", None, Some(KnownFormat::DateTime);
     SessionId: "SessionId", "A UUID with hyphens", None, Some(KnownFormat::Uuid);
     ClientAddress: "ClientAddress", "An IPv4 or IPv6 address; kept only as a keyed hash, and only for the cap", None, None;
     BetRef: "BetRef", "The caller's own name for a bet", Some("^[A-Za-z0-9._:-]{1,64}$"), None;
@@ -130,6 +136,33 @@ text_value!(
     ClientAddress,
     GivenServerSeed,
 );
+
+macro_rules! from_str_value {
+    ($($type:ty),* $(,)?) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+    )*};
+}
+
+from_str_value!(KeyId, TokenNonce, SpendId, GivenTime);
+
+/// A time that a caller sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GivenTime(pub DateTime<Utc>);
+
+impl std::str::FromStr for GivenTime {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        // A leap second has no microsecond of its own in the database.
+        let time = DateTime::parse_from_rfc3339(text).ok().filter(|time| time.timestamp_subsec_nanos() < 1_000_000_000);
+        time.map(|time| Self(time.to_utc()))
+            .ok_or_else(|| InvalidValue("must be an RFC 3339 time such as 2030-01-31T12:00:00.000000Z".to_owned()))
+    }
+}
 
 /// The id of a session: a UUID written with hyphens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +232,10 @@ impl<const MIN: u64, const MAX: u64> PartialSchema for Integer<MIN, MAX> {
 
 impl<const MIN: u64, const MAX: u64> ToSchema for Integer<MIN, MAX> {
     fn name() -> std::borrow::Cow<'static, str> {
-        format!("Integer{MIN}To{MAX}").into()
+        match (MIN, MAX) {
+            (0, NONCE_MAX) => "Nonce".into(),
+            _ => format!("Integer{MIN}To{MAX}").into(),
+        }
     }
 }
 

@@ -66,7 +66,11 @@ pub(super) async fn look_after(
                 if times > 0 {
                     tokio::time::sleep(PAUSE * 2u32.saturating_pow(times)).await;
                 }
-                start_private(&data_dir, pg_bin.as_deref()).await
+                // Without its folder a start would make an empty database in its place.
+                if !data_dir.join("pg").exists() {
+                    return Err(CliError::NoDatabase { data_dir: data_dir.clone() });
+                }
+                Ok(start_private(&data_dir, pg_bin.as_deref()).await?)
             };
             let again = tokio::select! {
                 () = stop.cancelled() => return Ok(None),
@@ -74,7 +78,7 @@ pub(super) async fn look_after(
             };
             match again {
                 Ok(server) => break server,
-                Err(error) if times + 1 == TIMES_MAX => return Err(error.into()),
+                Err(error) if times + 1 == TIMES_MAX => return Err(error),
                 Err(error) => {
                     tracing::error!(%error, "the private PostgreSQL did not start again");
                     times += 1;

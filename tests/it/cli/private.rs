@@ -22,7 +22,11 @@ fn admin(service: &Service, data: &Path) -> Caller {
 }
 
 fn postmaster(data: &Path) -> Pid {
-    let text = std::fs::read_to_string(data.join("pg/postmaster.pid")).unwrap();
+    postmaster_in(&data.join("pg"))
+}
+
+fn postmaster_in(cluster: &Path) -> Pid {
+    let text = std::fs::read_to_string(cluster.join("postmaster.pid")).unwrap();
     Pid::from_raw(text.lines().next().unwrap().parse().unwrap())
 }
 
@@ -106,6 +110,21 @@ async fn a_killed_server_is_started_again_and_requests_go_on() {
     let view = caller.call("GET", &format!("/v1/sessions/{}", id(&session)), None).await.1;
     assert_eq!(view["bets"], 2);
     assert!(service.terminate().success());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_started_again_ends_the_service() {
+    let (_folder, data) = data_folder();
+    let mut service = serve(&data);
+    std::fs::rename(data.join("pg"), data.join("pg.away")).unwrap();
+    kill(postmaster_in(&data.join("pg.away")), Signal::SIGKILL).unwrap();
+    let (status, logs) =
+        tokio::task::spawn_blocking(move || (service.await_end(Duration::from_secs(60)), service.logs()))
+            .await
+            .unwrap();
+    assert_eq!(status.code(), Some(1), "{logs}");
+    assert!(logs.contains("fairledger: there is no database"), "{logs}");
+    assert!(!data.join("pg").exists(), "no empty database is made in its place");
 }
 
 #[tokio::test]

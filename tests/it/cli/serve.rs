@@ -77,14 +77,13 @@ async fn waiting_bet(db: &TestDb, caller: &Caller) -> (sqlx::PgConnection, tokio
     let session = caller.session().await;
     let mut owner = db.owner().await;
     owner.execute("BEGIN; SELECT FROM fairledger.seeds FOR UPDATE").await.unwrap();
-    let caller =
-        Caller { base_url: caller.base_url.clone(), token: caller.token.clone(), client: caller.client.clone() };
+    let caller = caller.clone();
     let bet = tokio::spawn(async move {
         let body = json!({ "commitment": session["commitment"], "betRef": "b", "game": "dice" });
         caller.call("POST", &format!("/v1/sessions/{}/bets", id(&session)), Some(body)).await
     });
     db.wait_until(
-        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')",
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)",
     )
     .await;
     (owner, bet)

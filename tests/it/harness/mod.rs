@@ -17,11 +17,13 @@ use fairledger::seeds::KeyRing;
 use sqlx::{Connection as _, PgConnection};
 
 mod at_exit;
+mod caller;
 mod cluster;
 mod proxy;
 mod service;
 mod tests;
 
+pub use caller::{Caller, data_folder, id};
 pub use cluster::Cluster;
 pub use proxy::Proxy;
 pub use service::Service;
@@ -94,10 +96,10 @@ impl TestDb {
         self.connect(&self.owner_url).await
     }
 
-    /// Waits until a query of one boolean says true; the test runner's own limit is the bound.
+    /// Waits until a query of one boolean says true, asked as the administrator; the test runner's own limit is the bound.
     pub async fn wait_until(&self, query: &'static str) {
-        let mut owner = self.owner().await;
-        while !sqlx::query_scalar::<_, Option<bool>>(query).fetch_one(&mut owner).await.unwrap().unwrap_or(true) {
+        let mut admin = self.connect_admin().await;
+        while !sqlx::query_scalar::<_, Option<bool>>(query).fetch_one(&mut admin).await.unwrap().unwrap_or(true) {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     }

@@ -9,6 +9,7 @@ mod public;
 mod rounds;
 mod serving;
 mod sessions;
+mod tokens;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -18,6 +19,7 @@ use fairledger::db::{Datastore, PoolSettings};
 use fairledger::gfs::signature::SigningKey;
 use fairledger::http::auth::{ApiToken, new_token_id};
 use fairledger::http::{App, HttpSettings, router};
+use fairledger::ledger::{Ledger, LedgerSettings};
 use fairledger::seeds::{KeyRing, Seeds, SeedsSettings, ServiceSecret};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -31,14 +33,17 @@ const RING: &str = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 #[derive(Default)]
 struct Setup {
     seeds: SeedsSettings,
+    ledger: LedgerSettings,
     http: HttpSettings,
     pool: PoolSettings,
     signing_key: Option<SigningKey>,
+    /// Of the token that requests carry; an engine's when absent.
+    scopes: Option<Vec<Scope>>,
     /// Another way to the database than its own URL.
     url: Option<String>,
 }
 
-/// The API on a database of its own, with an engine's token.
+/// The API on a database of its own, with a token.
 struct Api {
     db: TestDb,
     app: App,
@@ -91,11 +96,12 @@ impl Api {
     async fn on(db: TestDb, setup: Setup) -> Self {
         let url = setup.url.unwrap_or_else(|| db.service_url.clone());
         let store = Datastore::connect(&url, &setup.pool).await.unwrap();
+        let ledger = Ledger::new(store.clone(), setup.ledger);
         let ring = KeyRing::parse(RING).unwrap();
         let secret = ServiceSecret::new([7; 32]);
         let seeds = Seeds::start(store, ring, secret, setup.signing_key, setup.seeds).await.unwrap();
-        let app = App::new(seeds, setup.http);
-        let token = new_token(&app, &[Scope::Engine]).await;
+        let app = App::new(seeds, ledger, setup.http);
+        let token = new_token(&app, &setup.scopes.unwrap_or(vec![Scope::Engine])).await;
         Self { db, router: router(app.clone()), app, token }
     }
 
@@ -133,7 +139,12 @@ impl Api {
     /// A body that may be no JSON.
     async fn text(&self, method: &str, path: &str, body: &str) -> Answer {
         let request = self.request(method, path).header(header::CONTENT_TYPE, "application/json");
-        self.send(request.body(Body::from(body.to_owned())).unwrap()).await
+        let answer = self.send(request.body(Body::from(body.to_owned())).unwrap()).await;
+        if answer.status < 300 {
+            let path = path.split('?').next().unwrap();
+            contract::hold_request(method, path, &serde_json::from_str(body).unwrap_or(json!({})));
+        }
+        answer
     }
 
     /// A statement as the owner, who may do what the service may not.

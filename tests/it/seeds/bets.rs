@@ -140,7 +140,9 @@ async fn a_bet_under_another_commitment_is_refused_with_the_session_as_it_is() {
     seeds.change_client_seed(view.session_id, &changed).await.unwrap();
     for commitment in [view.commitment, fairledger::gfs::ServerSeed::generate().commitment()] {
         match seeds.take_bet(view.session_id, &dice(commitment, "b")).await {
-            Err(SeedsError::CommitmentChanged { session }) => assert_eq!(Some(session.commitment), view.next_commitment),
+            Err(SeedsError::CommitmentChanged { session }) => {
+                assert_eq!(Some(session.commitment), view.next_commitment)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -187,9 +189,12 @@ async fn records_are_paged_newest_first_and_tokens_are_sealed_to_their_session()
     let mut edited = token.clone().into_bytes();
     edited[3] = if edited[3] == b'A' { b'B' } else { b'A' };
     let edited = String::from_utf8(edited).unwrap();
-    for (session_id, token) in
-        [(other.session_id, token.as_str()), (view.session_id, edited.as_str()), (view.session_id, "!"), (view.session_id, "")]
-    {
+    for (session_id, token) in [
+        (other.session_id, token.as_str()),
+        (view.session_id, edited.as_str()),
+        (view.session_id, "!"),
+        (view.session_id, ""),
+    ] {
         refused!(seeds.bets_of_session(session_id, Some(token), 5).await, SeedsError::Invalid { .. });
     }
 }

@@ -40,7 +40,8 @@ async fn a_sealed_seed_changed_by_hand_does_not_open() {
     let seeds = start(&db).await;
     let view = session(&seeds).await;
     seeds.take_bet(view.session_id, &dice(view.commitment, "b")).await.unwrap();
-    as_owner(&db, "UPDATE fairledger.seeds SET sealed_seed = set_byte(sealed_seed, 40, get_byte(sealed_seed, 40) # 1)").await;
+    as_owner(&db, "UPDATE fairledger.seeds SET sealed_seed = set_byte(sealed_seed, 40, get_byte(sealed_seed, 40) # 1)")
+        .await;
     let rotate = RotateRequest { commitment: view.commitment, client_seed: None };
     refused!(seeds.rotate(view.session_id, &rotate).await, SeedsError::Db(DbError::Corrupt { .. }));
     refused!(seeds.close(view.session_id, &view.commitment).await, SeedsError::Db(DbError::Corrupt { .. }));
@@ -82,7 +83,8 @@ async fn a_bet_that_lost_its_pending_row_or_its_result_is_corruption() {
 }
 
 async fn start_with_ring(db: &TestDb, ring: &str) -> Result<Seeds, StartError> {
-    let store = fairledger::db::Datastore::connect(&db.service_url, &fairledger::db::PoolSettings::default()).await.unwrap();
+    let store =
+        fairledger::db::Datastore::connect(&db.service_url, &fairledger::db::PoolSettings::default()).await.unwrap();
     let ring = KeyRing::parse(ring).unwrap();
     Seeds::start(store, ring, ServiceSecret::new([7; 32]), None, SeedsSettings::default()).await
 }

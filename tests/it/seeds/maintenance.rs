@@ -52,7 +52,10 @@ async fn looking_at_a_session_keeps_it_open() {
     let view = session(&seeds).await;
     seeds.maintain().await.unwrap();
     let mut owner = db.owner().await;
-    sqlx::query("UPDATE fairledger.sessions SET active_at = active_at - interval '2 hours'").execute(&mut owner).await.unwrap();
+    sqlx::query("UPDATE fairledger.sessions SET active_at = active_at - interval '2 hours'")
+        .execute(&mut owner)
+        .await
+        .unwrap();
     seeds.view(view.session_id).await.unwrap();
     let done = seeds.maintain().await.unwrap();
     assert_eq!((done.marked, done.closed), (1, 0), "the mark is written before idle sessions are looked for");
@@ -92,7 +95,10 @@ async fn one_corrupt_session_does_not_keep_others_from_their_end() {
         .execute(&mut owner)
         .await
         .unwrap();
-    sqlx::query("UPDATE fairledger.sessions SET active_at = created_at - interval '2 hours'").execute(&mut owner).await.unwrap();
+    sqlx::query("UPDATE fairledger.sessions SET active_at = created_at - interval '2 hours'")
+        .execute(&mut owner)
+        .await
+        .unwrap();
     assert_eq!(seeds.maintain().await.unwrap().closed, 1);
     assert_eq!(seeds.view(sound.session_id).await.unwrap().status, SessionStatus::Closed);
     assert_eq!(seeds.view(broken.session_id).await.unwrap().status, SessionStatus::Open);

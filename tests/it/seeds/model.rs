@@ -101,7 +101,13 @@ impl Oracle {
         "done"
     }
 
-    fn replace(&mut self, commitment: Commitment, wanted: Option<&str>, by: &'static str, next: Option<Commitment>) -> Verdict {
+    fn replace(
+        &mut self,
+        commitment: Commitment,
+        wanted: Option<&str>,
+        by: &'static str,
+        next: Option<Commitment>,
+    ) -> Verdict {
         if let Some(old) = self.seeds.iter().position(|seed| seed.commitment == commitment && seed.ended == Some(by)) {
             let after = self.seeds.get(old + 1).map(|seed| seed.client_seed.as_str());
             if after == Some(wanted.unwrap_or(&self.seeds[old].client_seed)) {
@@ -240,7 +246,12 @@ fn some_commitment(random: &mut StdRng, oracle: &mut Oracle) -> Commitment {
     }
 }
 
-async fn one_operation(random: &mut StdRng, seeds: &Seeds, id: Uuid, oracle: &mut Oracle) -> (String, Verdict, Verdict) {
+async fn one_operation(
+    random: &mut StdRng,
+    seeds: &Seeds,
+    id: Uuid,
+    oracle: &mut Oracle,
+) -> (String, Verdict, Verdict) {
     let commitment = some_commitment(random, oracle);
     let name = format!("b{}", random.random_range(0..80));
     // Mostly a bet that is there.
@@ -260,7 +271,8 @@ async fn one_operation(random: &mut StdRng, seeds: &Seeds, id: Uuid, oracle: &mu
         }
         45..60 => {
             let result = BoundedJson::new(json!(word), 100).unwrap();
-            let got = verdict(&seeds.record(id, &RecordRequest { commitment, nonce, result }).await, |bet| bet.replayed);
+            let got =
+                verdict(&seeds.record(id, &RecordRequest { commitment, nonce, result }).await, |bet| bet.replayed);
             (format!("record {nonce}"), got, oracle.record(commitment, nonce, word))
         }
         60..68 => {
@@ -269,9 +281,14 @@ async fn one_operation(random: &mut StdRng, seeds: &Seeds, id: Uuid, oracle: &mu
             (format!("void {nonce}"), got, oracle.void(commitment, nonce, word))
         }
         68..80 => {
-            let (outcome, word) = [(CloseOutcome::Cashout, "cashout"), (CloseOutcome::Lost, "lost")][random.random_range(0..2)].clone();
+            let (outcome, word) =
+                [(CloseOutcome::Cashout, "cashout"), (CloseOutcome::Lost, "lost")][random.random_range(0..2)].clone();
             let closed = seeds.close_round(id, &commitment, nonce, &CloseRequest { outcome }).await;
-            (format!("close round {nonce}"), verdict(&closed, |round| round.replayed), oracle.close_round(commitment, nonce, word))
+            (
+                format!("close round {nonce}"),
+                verdict(&closed, |round| round.replayed),
+                oracle.close_round(commitment, nonce, word),
+            )
         }
         80..88 => {
             let payout = random.random_range(0..2);
@@ -294,7 +311,11 @@ async fn one_operation(random: &mut StdRng, seeds: &Seeds, id: Uuid, oracle: &mu
             let client_seed = wanted.map(|text| ClientSeed::parse(text).unwrap());
             let done = seeds.rotate(id, &RotateRequest { commitment, client_seed }).await;
             let next = done.as_ref().ok().and_then(|done| done.session.next_commitment);
-            (format!("rotate {wanted:?}"), verdict(&done, |done| done.replayed), oracle.replace(commitment, wanted, "rotation", next))
+            (
+                format!("rotate {wanted:?}"),
+                verdict(&done, |done| done.replayed),
+                oracle.replace(commitment, wanted, "rotation", next),
+            )
         }
         94..99 => {
             let client_seed = ClientSeed::parse(word).unwrap();

@@ -91,8 +91,9 @@ async fn rotations_client_seed_changes_and_a_closing_lose_no_bet_and_reveal_none
     let view = session(&services[0]).await;
     let id = view.session_id;
     let finished = Arc::new(AtomicU32::new(0));
-    let players: Vec<_> =
-        (0..12).map(|caller| tokio::spawn(play(services[caller as usize % 2].clone(), id, caller, finished.clone()))).collect();
+    let players: Vec<_> = (0..12)
+        .map(|caller| tokio::spawn(play(services[caller as usize % 2].clone(), id, caller, finished.clone())))
+        .collect();
     let enders = (0..3).map(|ender| {
         let seeds = services[ender % 2].clone();
         tokio::spawn(async move {
@@ -147,7 +148,10 @@ async fn check_history(seeds: &Seeds, session_id: Uuid, told: &Told) {
     }
     for (name, (commitment, nonce)) in told {
         let bet = by_ref.get(name.as_str()).unwrap_or_else(|| panic!("the acknowledged bet {name} is gone"));
-        assert_eq!((bet.record["commitment"].as_str().unwrap(), nonce_of(bet)), (commitment.to_string().as_str(), *nonce));
+        assert_eq!(
+            (bet.record["commitment"].as_str().unwrap(), nonce_of(bet)),
+            (commitment.to_string().as_str(), *nonce)
+        );
     }
     assert_eq!(bets.len(), told.len(), "every stored bet was acknowledged: nobody was cut off here");
     for seed in seeds.seeds_of_session(session_id).await.unwrap().seeds {
@@ -157,7 +161,11 @@ async fn check_history(seeds: &Seeds, session_id: Uuid, told: &Told) {
         assert_eq!(seed.status, if seed.bets > 0 { "revealed" } else { "discarded" });
         assert_eq!(seed.server_seed.is_some(), seed.bets > 0);
         if let Some(revealed_at) = seed.revealed_at {
-            let last = bets.iter().filter(|bet| bet.record["commitment"] == json!(seed.commitment)).map(|bet| bet.meta.taken_at).max();
+            let last = bets
+                .iter()
+                .filter(|bet| bet.record["commitment"] == json!(seed.commitment))
+                .map(|bet| bet.meta.taken_at)
+                .max();
             assert!(last.unwrap() <= revealed_at, "a bet under a revealed seed");
         }
     }

@@ -69,11 +69,12 @@ async fn the_read_only_role_sees_bets_and_no_unrevealed_seed() {
     let db = TestDb::new().await;
     let [revealed, live] = some_history(&db).await;
     let mut read = db.connect(&db.read_url).await;
-    let bets: Vec<(String, String, Option<String>, Option<String>)> =
-        sqlx::query_as("SELECT bet_ref, status, result, server_seed FROM fairledger_dispute.bets ORDER BY seed_no, nonce")
-            .fetch_all(&mut read)
-            .await
-            .unwrap();
+    let bets: Vec<(String, String, Option<String>, Option<String>)> = sqlx::query_as(
+        "SELECT bet_ref, status, result, server_seed FROM fairledger_dispute.bets ORDER BY seed_no, nonce",
+    )
+    .fetch_all(&mut read)
+    .await
+    .unwrap();
     assert_eq!(bets.len(), 3);
     assert_eq!((bets[0].0.as_str(), bets[0].3.as_deref()), ("b0", Some(revealed.as_str())));
     assert_eq!((bets[1].0.as_str(), bets[1].2.is_some(), bets[1].3.is_some()), ("b1", true, false));

@@ -137,8 +137,17 @@ async fn only_what_the_game_has_can_be_disclosed() {
         assert_eq!(now.round.next_index, 0, "nothing was stored");
     }
     for bad in [
-        json!({}), json!([]), json!({ "tiles": [] }), json!({ "tiles": [25] }), json!({ "tiles": [1, 1] }), json!({ "tiles": [-1] }),
-        json!({ "tiles": [0.5] }), json!({ "cards": 0 }), json!({ "cards": 1.5 }), json!({ "cards": 1, "tiles": [1] }), json!("all"),
+        json!({}),
+        json!([]),
+        json!({ "tiles": [] }),
+        json!({ "tiles": [25] }),
+        json!({ "tiles": [1, 1] }),
+        json!({ "tiles": [-1] }),
+        json!({ "tiles": [0.5] }),
+        json!({ "cards": 0 }),
+        json!({ "cards": 1.5 }),
+        json!({ "cards": 1, "tiles": [1] }),
+        json!("all"),
     ] {
         refused!(Disclose::parse(&bad), SeedsError::Invalid { .. });
     }

@@ -63,7 +63,10 @@ async fn one_address_may_start_only_so_many_sessions_in_its_window() {
     }
     match seeds.create_session(&from("2001:db8::ffff")).await {
         Err(SeedsError::TooManySessions { retry_after }) => {
-            assert!(retry_after <= Duration::from_secs(3600) && retry_after > Duration::from_secs(3500), "{retry_after:?}");
+            assert!(
+                retry_after <= Duration::from_secs(3600) && retry_after > Duration::from_secs(3500),
+                "{retry_after:?}"
+            );
         }
         other => panic!("{other:?}"),
     }

@@ -133,7 +133,8 @@ async fn a_thousand_reservations_at_once_hand_out_every_nonce_once(store: Store)
             nonces
         })
     });
-    let mut nonces: Vec<u64> = futures_util::future::join_all(callers).await.into_iter().flat_map(Result::unwrap).collect();
+    let mut nonces: Vec<u64> =
+        futures_util::future::join_all(callers).await.into_iter().flat_map(Result::unwrap).collect();
     nonces.sort_unstable();
     assert_eq!(nonces, (0..1000).collect::<Vec<_>>());
     refused!(store.reserve_nonce(session.session_id, TTL, &commitment).await, SeedStoreError::TooManyPending);

@@ -1,0 +1,30 @@
+# The service as an image: a small system, one binary, no root.
+#
+#   docker build -t fairledger .
+
+FROM rust:1.95-slim-bookworm AS build
+WORKDIR /build
+# Dependencies first, over an empty program: this layer is built again only when they change.
+COPY Cargo.toml Cargo.lock build.rs ./
+RUN mkdir src \
+    && echo 'fn main() {}' > src/main.rs \
+    && touch src/lib.rs \
+    && cargo build --release --locked \
+    && rm -r src
+COPY sqlx-data.json ./
+COPY migrations migrations
+COPY src src
+# The time of the copied files may lie before that of the empty program.
+RUN touch src/main.rs src/lib.rs build.rs && cargo build --release --locked
+
+FROM debian:bookworm-slim
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fairledger
+COPY --from=build /build/target/release/fairledger /usr/local/bin/fairledger
+USER fairledger
+# A private database would go with the container.
+ENV FAIRLEDGER_REQUIRE_DATABASE=1 \
+    FAIRLEDGER_LISTEN=0.0.0.0:8080
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["fairledger"]
+CMD ["serve"]

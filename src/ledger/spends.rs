@@ -1,0 +1,216 @@
+//! Spending and giving back.
+//!
+//! Keeps I1 and I2: the statement that inserts judges the key; what could not be inserted is looked at by a second statement, and tried
+//! again, a bounded number of times, when nothing was in the way any more. Keeps I9: an answer leaves after the commit; when that is
+//! lost, [`DbError::OutcomeUnknown`](crate::db::DbError::OutcomeUnknown) says so, and the same spend again tells.
+
+use sqlx::PgConnection;
+
+use super::error::changed_meanwhile;
+use super::judge::{Verdict, judge, outcome};
+use super::values::Spend;
+use super::{BatchResult, Ledger, LedgerError, Outcome, Spent, check_batch};
+use crate::db::keys::KeyState;
+use crate::db::spends::{self, SpendRow, Standing};
+use crate::db::{Tx, transaction};
+
+/// How often one transaction tries to insert a spend before it gives way.
+const LOOKS_MAX: u32 = 8;
+
+/// Spends a token inside the caller's own transaction: it is spent if and when the caller commits, and a rollback gives it back.
+///
+/// The transaction must be READ COMMITTED, PostgreSQL's default, and may stay open as long as the caller likes: the key's window is
+/// judged by the clock of this very moment, and a sweep waits for the transaction. Others who want to spend the same token wait for it
+/// too. The role needs the rights of fairledger's service role on `fairledger.token_keys` and `fairledger.spends`.
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool, token: fairledger::ledger::Token) -> Result<(), Box<dyn std::error::Error>> {
+/// use fairledger::ledger::{Spend, spend_in};
+///
+/// let mut transaction = pool.begin().await?;
+/// spend_in(&mut transaction, &Spend::new(token)).await?;
+/// // What the token admits to, in the same transaction.
+/// transaction.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// [`LedgerError::Isolation`]; those of [`SpendLedger::spend`](super::SpendLedger::spend), after which the transaction is still good;
+/// and the database's, after which it is not.
+pub async fn spend_in(connection: &mut PgConnection, spend: &Spend) -> Result<Spent, LedgerError> {
+    // The statement itself inserts under no other isolation level; which one it is, is asked only when it did not insert.
+    if spends::insert(connection, &spend.row()).await? {
+        return Ok(Spent { spend_id: spend.spend_id, replayed: false });
+    }
+    let isolation = spends::isolation(connection).await?;
+    if isolation != "read committed" {
+        return Err(LedgerError::Isolation(isolation));
+    }
+    insert_or_explain(connection, spend).await
+}
+
+async fn insert_or_explain(connection: &mut PgConnection, spend: &Spend) -> Result<Spent, LedgerError> {
+    for _ in 0..LOOKS_MAX {
+        if spends::insert(connection, &spend.row()).await? {
+            return Ok(Spent { spend_id: spend.spend_id, replayed: false });
+        }
+        match judge(&look_at(connection, spend).await?, spend.spend_id) {
+            Verdict::Stands => return Ok(Spent { spend_id: spend.spend_id, replayed: true }),
+            Verdict::Refused(refusal) => return Err(refusal.into()),
+            Verdict::Free => {}
+        }
+    }
+    Err(changed_meanwhile())
+}
+
+async fn look_at(connection: &mut PgConnection, spend: &Spend) -> Result<Standing, LedgerError> {
+    // As many as were asked for: look sees to it.
+    spends::look(connection, &[spend.row()]).await?.pop().ok_or_else(changed_meanwhile)
+}
+
+impl Ledger {
+    pub(super) async fn spend_one(&self, spend: &Spend) -> Result<Spent, LedgerError> {
+        transaction!(self.inner.store, "spend", |tx| insert_or_explain(tx.connection(), spend).await)
+    }
+
+    pub(super) async fn spend_many(&self, spends: &[Spend]) -> Result<Vec<BatchResult>, LedgerError> {
+        check_batch(spends)?;
+        let batch = Batch::new(spends);
+        transaction!(self.inner.store, "spend.batch", |tx| spend_many_in(tx, &batch).await)
+    }
+
+    pub(super) async fn spend_together(&self, spends: &[Spend]) -> Result<Vec<BatchResult>, LedgerError> {
+        check_batch(spends)?;
+        let batch = Batch::new(spends);
+        transaction!(self.inner.store, "spend.atomic", |tx| spend_together_in(tx, &batch).await)
+    }
+
+    pub(super) async fn give_back(&self, spend: &Spend) -> Result<(), LedgerError> {
+        transaction!(self.inner.store, "spend.rollback", |tx| give_back_in(tx, spend).await)
+    }
+}
+
+async fn spend_many_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult>, LedgerError> {
+    let standings = insert_and_look(tx, batch).await?;
+    let results: Vec<_> = batch.results(&standings);
+    // Inserting the rest now would take locks out of order: everything again.
+    if results.iter().any(|result| result.outcome == Outcome::NotSpent) {
+        Err(changed_meanwhile())
+    } else {
+        Ok(results)
+    }
+}
+
+async fn spend_together_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult>, LedgerError> {
+    let refused = |result: &BatchResult| !matches!(result.outcome, Outcome::Fresh | Outcome::NotSpent);
+    let mut results = if batch.has_repeats() {
+        let standings = spends::look(tx.connection(), &batch.rows).await?;
+        batch.results_with_repeats_refused(&standings)
+    } else {
+        let standings = insert_and_look(tx, batch).await?;
+        batch.results(&standings)
+    };
+    if results.iter().any(refused) {
+        // The error rolls back what was inserted here: those tokens are as if nobody had asked.
+        for result in &mut results {
+            if result.outcome == Outcome::Fresh && !result.replayed {
+                result.outcome = Outcome::NotSpent;
+            }
+        }
+        return Err(LedgerError::BatchRefused { results });
+    }
+    if results.iter().any(|result| result.outcome == Outcome::NotSpent) {
+        Err(changed_meanwhile())
+    } else {
+        Ok(results)
+    }
+}
+
+/// Inserts what can be inserted and gives what then stands of each token of the batch; none when everything was inserted.
+async fn insert_and_look(tx: &mut Tx, batch: &Batch<'_>) -> Result<Option<Vec<Standing>>, LedgerError> {
+    if tx.insert_spends(&batch.rows).await? == batch.rows.len() {
+        return Ok(None);
+    }
+    Ok(Some(spends::look(tx.connection(), &batch.rows).await?))
+}
+
+async fn give_back_in(tx: &mut Tx, spend: &Spend) -> Result<(), LedgerError> {
+    if tx.delete_spend(&spend.row()).await? {
+        return Ok(());
+    }
+    let standing = look_at(tx.connection(), spend).await?;
+    let remembered = standing.key.is_some_and(|key| key.state != KeyState::Swept);
+    match standing.spend_id.filter(|_| remembered) {
+        None => Err(LedgerError::NotSpent),
+        // Spent again under the same id since the statement before.
+        Some(id) if id == spend.spend_id.as_uuid() => Err(changed_meanwhile()),
+        Some(_) => Err(LedgerError::SpentByAnother),
+    }
+}
+
+/// A batch with its tokens in the order in which all batches are inserted, each once.
+struct Batch<'a> {
+    spends: &'a [Spend],
+    /// The first spend of every token, sorted by token.
+    rows: Vec<SpendRow<'a>>,
+    /// For every spend, in the caller's order: where its token is in `rows`, and whether that row is this very spend.
+    places: Vec<(usize, bool)>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(spends: &'a [Spend]) -> Self {
+        let mut order: Vec<usize> = (0..spends.len()).collect();
+        // Stable: of the same token the caller's first stays first.
+        order.sort_by_key(|&index| &spends[index].token);
+        let mut rows = Vec::with_capacity(spends.len());
+        let mut places = vec![(0, false); spends.len()];
+        let mut last: Option<&Spend> = None;
+        for index in order {
+            let spend = &spends[index];
+            let first = last.is_none_or(|last| last.token != spend.token);
+            if first {
+                rows.push(spend.row());
+            }
+            places[index] = (rows.len() - 1, first);
+            last = Some(spend);
+        }
+        Self { spends, rows, places }
+    }
+
+    fn has_repeats(&self) -> bool {
+        self.rows.len() < self.spends.len()
+    }
+
+    /// What every spend came to; [`Outcome::NotSpent`] when nothing stands in its way and yet it was not inserted.
+    fn results(&self, standings: &Option<Vec<Standing>>) -> Vec<BatchResult> {
+        self.each(|spend, place, first| {
+            let standing = standings.as_ref().map(|standings| &standings[place]);
+            match standing {
+                Some(standing) if !standing.inserted_here => outcome(standing, spend.spend_id),
+                _ if first => (Outcome::Fresh, false),
+                // The same token again: the first has just spent it.
+                _ if self.rows[place].spend_id == spend.spend_id.as_uuid() => (Outcome::Fresh, true),
+                _ => (Outcome::AlreadySpent, false),
+            }
+        })
+    }
+
+    /// The same for an atomic batch into which nothing was inserted because it has a token twice.
+    fn results_with_repeats_refused(&self, standings: &[Standing]) -> Vec<BatchResult> {
+        self.each(
+            |spend, place, first| {
+                if first { outcome(&standings[place], spend.spend_id) } else { (Outcome::AlreadySpent, false) }
+            },
+        )
+    }
+
+    fn each(&self, outcome: impl Fn(&Spend, usize, bool) -> (Outcome, bool)) -> Vec<BatchResult> {
+        let spends = self.spends.iter().zip(&self.places);
+        spends
+            .map(|(spend, &(place, first))| {
+                let (outcome, replayed) = outcome(spend, place, first);
+                BatchResult { outcome, spend_id: spend.spend_id, replayed }
+            })
+            .collect()
+    }
+}
