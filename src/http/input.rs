@@ -66,7 +66,7 @@ impl FromRequest<App> for JsonBytes {
 async fn read_body(request: Request, app: &App, bytes_max: usize) -> Result<Bytes, Problem> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let empty = announced.unwrap_or(0) == 0 && axum::body::HttpBody::is_end_stream(request.body());
-    if !(empty && !request.headers().contains_key(CONTENT_TYPE)) {
+    if !empty || request.headers().contains_key(CONTENT_TYPE) {
         check_media_type(request.headers())?;
     }
     let too_large = || Problem::new(Code::TooLarge, format!("the body is longer than {bytes_max} bytes"));

@@ -1,9 +1,11 @@
 //! The integration tests: one binary, a folder for each subject, a real PostgreSQL always.
 
+mod architecture;
 mod cli;
 mod embedded;
 mod gfs;
 mod harness;
+mod http;
 mod ledger;
 mod seeds;
 mod service;

@@ -7,8 +7,8 @@ use tokio::io::AsyncWriteExt as _;
 use super::{check, records};
 use crate::harness::{Caller, Service, TestDb, id};
 
-/// Sends a request as bytes and hangs up without reading the answer.
-async fn send_and_hang_up(service: &Service, token: &str, path: &str, body: &str) {
+/// Sends a request as bytes; dropping the stream hangs up without reading the answer.
+async fn send(service: &Service, token: &str, path: &str, body: &str) -> tokio::net::TcpStream {
     let address = service.base_url.strip_prefix("http://").unwrap();
     let request = format!(
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
@@ -17,7 +17,7 @@ async fn send_and_hang_up(service: &Service, token: &str, path: &str, body: &str
     );
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    stream.shutdown().await.unwrap();
+    stream
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,11 +34,12 @@ async fn i4_a_client_that_goes_away_in_the_middle_of_a_bet_leaves_one_whole_bet(
     let mut owner = db.owner().await;
     let mut lock = owner.begin().await.unwrap();
     sqlx::query("SELECT FROM fairledger.seeds FOR UPDATE").execute(&mut *lock).await.unwrap();
-    send_and_hang_up(&service, &token, &path, &body.to_string()).await;
+    let stream = send(&service, &token, &path, &body.to_string()).await;
     db.wait_until(
         "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
     )
     .await;
+    drop(stream);
     lock.commit().await.unwrap();
     db.wait_until("SELECT count(*) = 1 FROM fairledger.bets").await;
 
@@ -58,7 +59,7 @@ async fn i3_clients_that_go_away_at_any_time_leave_no_gap() {
     let path = format!("/v1/sessions/{}/bets", id(&session));
     for number in 0..40 {
         let body = json!({ "commitment": session["commitment"], "betRef": format!("b{number}"), "game": "dice" });
-        send_and_hang_up(&service, &token, &path, &body.to_string()).await;
+        drop(send(&service, &token, &path, &body.to_string()).await);
     }
     // Half a body, and gone: nothing of it may be stored.
     let address = service.base_url.strip_prefix("http://").unwrap();

@@ -102,7 +102,8 @@ async fn i6_no_answer_log_line_or_database_log_holds_an_unrevealed_seed() {
     let (_folder, data) = data_folder();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data).env_remove("DATABASE_URL");
-    let everything_there_is = "trace,sqlx=trace,hyper=trace,hyper_util=trace,tokio_postgres=trace,refinery=trace,refinery_core=trace";
+    let everything_there_is =
+        "trace,sqlx=trace,hyper=trace,hyper_util=trace,tokio_postgres=trace,refinery=trace,refinery_core=trace";
     command.env("FAIRLEDGER_LOG", everything_there_is).stdin(Stdio::null());
     let mut service = Service::start(command);
     let token = std::fs::read_to_string(data.join("admin-token")).unwrap();
