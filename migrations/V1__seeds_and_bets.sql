@@ -385,6 +385,9 @@ COMMENT ON COLUMN fairledger.address_quota.window_started_at IS 'When the window
 COMMENT ON COLUMN fairledger.address_quota.sessions IS 'Sessions started in it.';
 
 -- One bet with everything that is known of it. Owned by the owner: whoever may select from it needs no right to the tables.
+-- statement_timestamp(), not clock_timestamp(): a view with a volatile function is planned by itself, without its caller's ORDER BY and
+-- LIMIT, so that each page would read and sort all bets. What was expired when a statement began is expired for ever; whoever acts on
+-- the contrary is guarded by the row that it changes.
 CREATE VIEW fairledger.bet_details AS
 SELECT b.session_id, b.seed_no, b.nonce, b.bet_ref, b.kind, b.game, b.params::text AS params, b.selection::text AS selection, b.stake, b.currency,
        b.context::text AS context, b.rules_id, b.rules_sha256, b.floats, b.taken_at,
@@ -393,13 +396,13 @@ SELECT b.session_id, b.seed_no, b.nonce, b.bet_ref, b.kind, b.game, b.params::te
        coalesce(b.signature, o.signature) AS signature, k.signer, o.recorded_at, o.round_outcome,
        CASE WHEN b.kind = 'played' OR o.nonce IS NOT NULL THEN 'recorded'
             WHEN v.nonce IS NOT NULL THEN 'void'
-            WHEN p.expires_at <= clock_timestamp() THEN 'void'
+            WHEN p.expires_at <= statement_timestamp() THEN 'void'
             WHEN p.nonce IS NOT NULL THEN 'pending'
        END AS status,
        CASE WHEN v.nonce IS NOT NULL THEN v.reason
-            WHEN p.expires_at <= clock_timestamp() THEN 'expired'
+            WHEN p.expires_at <= statement_timestamp() THEN 'expired'
        END AS void_reason,
-       coalesce(v.voided_at, CASE WHEN p.expires_at <= clock_timestamp() THEN p.expires_at END) AS voided_at,
+       coalesce(v.voided_at, CASE WHEN p.expires_at <= statement_timestamp() THEN p.expires_at END) AS voided_at,
        b.expires_at, p.next_step, p.cards_shown,
        t.payout, t.outcome AS settlement_outcome, t.displayed::text AS displayed, t.rules::text AS settlement_rules, t.settled_at
 FROM fairledger.bets b

@@ -322,6 +322,11 @@ impl Tx {
         above: Option<BetKey>,
         limit: i64,
     ) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
+        // The planner takes most of the table for what it must read, and then joins by reading everything; for a page the joins by index
+        // are the same work at any depth.
+        sqlx::query!("SELECT set_config('enable_hashjoin', 'off', true) AS hash, set_config('enable_mergejoin', 'off', true) AS merge")
+            .fetch_one(&mut *self.inner)
+            .await?;
         let above = above.unwrap_or(BetKey { session_id: Uuid::nil(), seed_no: -1, nonce: 0 });
         details!(
             "WHERE (session_id, seed_no, nonce) > ($1, $2, $3) ORDER BY session_id, seed_no, nonce LIMIT $4",
