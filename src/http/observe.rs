@@ -91,4 +91,23 @@ mod tests {
         }
         assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
     }
+
+    #[tokio::test]
+    async fn a_panic_is_an_internal_problem_that_says_nothing_of_it() {
+        async fn broken() -> &'static str {
+            panic!("s3cret")
+        }
+        let router =
+            axum::Router::new().route("/broken", axum::routing::get(broken)).layer(axum::middleware::from_fn(observe));
+        let request = axum::http::Request::get("/broken").header(REQUEST_ID, "r-1").body(axum::body::Body::empty());
+        let response = tower::ServiceExt::oneshot(router, request.unwrap()).await.unwrap();
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[REQUEST_ID]),
+            (500, &HeaderValue::from_static("r-1"))
+        );
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&body["code"], &body["requestId"]), (&"internal".into(), &"r-1".into()));
+        assert!(!body.to_string().contains("s3cret"));
+    }
 }

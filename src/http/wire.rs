@@ -54,7 +54,11 @@ fn fault(path: String, message: &str) -> (String, String) {
         return (path, format!("must be {expected}"));
     }
     if message.starts_with("invalid type: ") || message.starts_with("invalid value: ") {
-        let expected = if expected == "a map" { "an object" } else { expected };
+        let expected = match expected {
+            "a map" => "an object",
+            "a sequence" => "an array",
+            other => other,
+        };
         return (path, format!("must be {expected}"));
     }
     (path, message.to_owned())
@@ -340,7 +344,7 @@ mod tests {
                 json!("more"),
                 "is unknown here: what is taken is `nonce`, `betRef`, `inner`",
             ),
-            (json!({"betRef": "a", "inner": {}}), json!("inner"), "must be a sequence"),
+            (json!({"betRef": "a", "inner": {}}), json!("inner"), "must be an array"),
             (json!({"betRef": "a", "inner": [{"someFlag": 1}]}), json!("inner[0].someFlag"), "must be a boolean"),
             (json!({"betRef": "a", "inner": [{"someFlag": true}, {}]}), json!("inner[1].someFlag"), "is required"),
             (json!({"betRef": "a", "inner": [{"x": true}]}), json!("inner[0].x"), "is unknown here"),

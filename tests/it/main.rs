@@ -5,6 +5,7 @@ mod cli;
 mod embedded;
 mod gfs;
 mod harness;
+mod http;
 mod ledger;
 mod seeds;
 mod service;

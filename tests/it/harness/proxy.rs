@@ -186,7 +186,7 @@ async fn exchange(client: TcpStream, server: impl AsyncRead + AsyncWrite, shared
 impl Shared {
     fn take_armed(&self, text: &[u8]) -> Option<Cut> {
         let mut armed = self.armed.lock().unwrap();
-        let hit = armed.as_ref().is_some_and(|(_, needle)| text.windows(needle.len()).any(|part| part == needle));
+        let hit = armed.as_ref().is_some_and(|(_, needle)| holds_words(text, needle));
         if hit { armed.take().map(|(cut, _)| cut) } else { None }
     }
 }
@@ -218,6 +218,12 @@ impl Statements {
             _ => None,
         }
     }
+}
+
+/// Whether the needle stands in a text, and not as the beginning of a longer word: COMMIT is not in READ COMMITTED.
+fn holds_words(text: &[u8], needle: &[u8]) -> bool {
+    let ends = |at: usize| text.get(at + needle.len()).is_none_or(|next| !next.is_ascii_alphanumeric());
+    text.windows(needle.len()).enumerate().any(|(at, part)| part == needle && ends(at))
 }
 
 /// Takes a text up to its NUL.

@@ -1,0 +1,132 @@
+//! Connections: the API over a real socket.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::{Api, Setup};
+use fairledger::http::{HttpSettings, serve};
+
+struct Served {
+    api: Api,
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+async fn served(http: HttpSettings) -> Served {
+    let api = Api::with(Setup { http, ..Setup::default() }).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async {
+        // Dropped or sent: either is the sign.
+        let _ = stopped.await;
+    };
+    let task = tokio::spawn(serve(listener, api.app.clone(), shutdown));
+    Served { api, address, stop, task }
+}
+
+/// Sends text on a connection of its own and reads all that comes until it is closed.
+async fn raw(address: SocketAddr, text: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // The server may end the connection before it has read all.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn requests_under_way_end_before_the_service_does() {
+    let served = served(HttpSettings::default()).await;
+    let session = served.api.session().await;
+    session.bet("b").await.expect(201);
+    let mut owner = served.api.db.owner().await;
+    let mut held = sqlx::Connection::begin(&mut owner).await.unwrap();
+    sqlx::query("SELECT FROM fairledger.sessions FOR UPDATE").execute(&mut *held).await.unwrap();
+    let body = serde_json::json!({"commitment": session.commitment}).to_string();
+    let request = format!(
+        "POST {}/rotate HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        session.path,
+        served.api.token.expose(),
+        body.len()
+    );
+    let address = served.address;
+    let asking = tokio::spawn(async move { raw(address, &request).await });
+    served
+        .api
+        .db
+        .wait_until(
+            "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+             WHERE NOT l.granted AND a.datname = current_database())",
+        )
+        .await;
+    served.stop.send(()).unwrap();
+    while served.api.get("/readyz").await.status == 200 {
+        tokio::task::yield_now().await;
+    }
+    assert!(TcpStream::connect(address).await.is_err(), "nothing more is accepted");
+    assert!(!served.task.is_finished());
+    held.rollback().await.unwrap();
+    let answer = asking.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"revealed\""), "{answer}");
+    served.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_is_cut_off_after_the_time_to_stop() {
+    let http = HttpSettings { shutdown_timeout: std::time::Duration::from_millis(50), ..HttpSettings::default() };
+    let served = served(http).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    stream
+        .write_all(
+            b"POST /v1/verify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+        )
+        .await
+        .unwrap();
+    served.stop.send(()).unwrap();
+    served.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn headers_are_bounded_in_size_and_time() {
+    let http = HttpSettings { header_timeout: std::time::Duration::from_millis(100), ..HttpSettings::default() };
+    let served = served(http).await;
+    let long = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "x".repeat(40_000));
+    let answer = raw(served.address, &long).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    // Returns only because the server closes the connection.
+    assert_eq!(raw(served.address, "GET /healthz HTTP/1.1\r\nhost:").await, "");
+    let answer = raw(served.address, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("{\"status\":\"alive\"}"), "{answer}");
+}
+
+#[tokio::test]
+async fn connections_past_the_bound_wait_their_turn() {
+    let http = HttpSettings { connections_max: 1, ..HttpSettings::default() };
+    let served = served(http).await;
+    let ask = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut first = TcpStream::connect(served.address).await.unwrap();
+    first.write_all(ask.as_bytes()).await.unwrap();
+    let mut start = [0; 15];
+    first.read_exact(&mut start).await.unwrap();
+    let address = served.address;
+    let close = ask.replace("host: x", "host: x\r\nconnection: close");
+    let mut second = tokio::spawn(async move { raw(address, &close).await });
+    let waited = tokio::time::timeout(std::time::Duration::from_millis(100), &mut second).await;
+    assert!(waited.is_err(), "answered while the only place was taken");
+    drop(first);
+    assert!(second.await.unwrap().starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test]
+async fn the_description_is_served() {
+    let served = served(HttpSettings::default()).await;
+    let url = format!("http://{}/openapi.json", served.address);
+    let described: serde_json::Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    assert_eq!(described, fairledger::http::openapi());
+}
