@@ -22,7 +22,8 @@ async fn keys_are_registered_listed_closed_and_swept() {
     assert!(swept.contains("old  swept") && swept.contains("old  spends forgotten"), "{swept}");
     assert_eq!(run(&["sweep", "--once"]).await.succeeded().out, "nothing to sweep\n");
     let list = run(&["key", "list"]).await.succeeded().out;
-    let states: Vec<_> = list.lines().map(|line| (line.split("  ").next().unwrap(), line.rsplit("  ").next().unwrap())).collect();
+    let states: Vec<_> =
+        list.lines().map(|line| (line.split("  ").next().unwrap(), line.rsplit("  ").next().unwrap())).collect();
     assert_eq!(states, [("old", "swept"), ("mon", "closed"), ("tue", "to come")]);
     assert_eq!(run(&["key", "add", "a b"]).await.code, Some(2), "wrong use");
 }

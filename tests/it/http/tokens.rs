@@ -109,9 +109,7 @@ async fn a_batch_tells_of_each_in_order() {
     let batch = [spend("k", 1), spend("none", 1), spend("k", 2), spend("k", 1)];
     let body = json!({"spends": batch});
     let results = api.post("/v1/spends/batch", body.clone()).await.expect(200)["results"].take();
-    let result = |place: usize, outcome: &str, replayed: bool| {
-        json!({"outcome": outcome, "spendId": batch[place]["spendId"], "replayed": replayed})
-    };
+    let result = |place: usize, outcome: &str, replayed: bool| json!({"outcome": outcome, "spendId": batch[place]["spendId"], "replayed": replayed});
     let expected = [
         result(0, "fresh", false),
         result(1, "unknown_key", false),
@@ -130,7 +128,8 @@ async fn an_atomic_batch_is_refused_with_what_each_came_to() {
     api.key("k").await;
     api.spend(&spend("k", 1)).await.expect(201);
     let batch = [spend("k", 2), spend("k", 1)];
-    let body = api.post("/v1/spends/batch", json!({"spends": batch, "atomic": true})).await.problem(409, "batch_refused");
+    let body =
+        api.post("/v1/spends/batch", json!({"spends": batch, "atomic": true})).await.problem(409, "batch_refused");
     let expected = json!([
         {"outcome": "not_spent", "spendId": batch[0]["spendId"], "replayed": false},
         {"outcome": "already_spent", "spendId": batch[1]["spendId"], "replayed": false},

@@ -40,7 +40,8 @@ async fn i1_one_token_spent_by_200_callers_over_two_processes_is_fresh_once() {
     });
     let answers: Vec<_> = futures_util::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
     let fresh: Vec<_> = answers.iter().filter(|(status, _, _)| *status == 201).collect();
-    let refused = answers.iter().filter(|(status, answer, _)| *status == 409 && answer["code"] == "already_spent").count();
+    let refused =
+        answers.iter().filter(|(status, answer, _)| *status == 409 && answer["code"] == "already_spent").count();
     assert_eq!((fresh.len(), refused), (1, CALLERS - 1), "{answers:?}");
     for repeat in 0..5 {
         let (status, answer) = callers[repeat % 2].call("POST", "/v1/spends", Some(fresh[0].2.clone())).await;
@@ -63,10 +64,11 @@ async fn a_running_service_sweeps_keys_whose_window_has_ended() {
     let mut owner = db.owner().await;
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_inherits WHERE inhparent = 'fairledger.spends'::regclass")
-            .fetch_one(&mut owner)
-            .await
-            .unwrap();
+        let left: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM pg_inherits WHERE inhparent = 'fairledger.spends'::regclass")
+                .fetch_one(&mut owner)
+                .await
+                .unwrap();
         if left == 0 {
             break;
         }
