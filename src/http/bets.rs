@@ -134,7 +134,6 @@ struct NewReservation {
     /// The rules that turn floats into its result.
     rules: BoundRules,
     /// How many floats it takes.
-    #[schema(inline)]
     floats: Integer<1, { OUTSIDE_FLOATS_MAX as u64 }>,
     /// The player's choice.
     selection: Option<Json4KiB>,
@@ -184,7 +183,6 @@ struct NewRecord {
     /// The seed's commitment.
     commitment: Commitment,
     /// The reserved nonce.
-    #[schema(inline)]
     nonce: Nonce,
     /// What the outside game came to; not null.
     result: Json16KiB,
@@ -221,7 +219,6 @@ struct NewVoid {
     /// The seed's commitment.
     commitment: Commitment,
     /// The bet's nonce.
-    #[schema(inline)]
     nonce: Nonce,
     /// Why.
     reason: VoidReason,
@@ -256,7 +253,6 @@ struct NewSettlement {
     /// The seed's commitment.
     commitment: Commitment,
     /// The bet's nonce.
-    #[schema(inline)]
     nonce: Nonce,
     /// Amount paid.
     payout: Money,

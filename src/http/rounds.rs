@@ -80,7 +80,6 @@ enum Disclosure {
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 struct NewStep {
     /// The round's `nextIndex`; the index of an earlier step repeats it.
-    #[schema(inline)]
     index: Integer<0, { u32::MAX as u64 }>,
     /// The engine's own description.
     step: Json4KiB,

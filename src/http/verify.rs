@@ -55,7 +55,6 @@ struct PlayRequest {
     /// The client seed.
     client_seed: ClientSeed,
     /// The nonce.
-    #[schema(inline)]
     nonce: Nonce,
 }
 

@@ -232,7 +232,10 @@ impl<const MIN: u64, const MAX: u64> PartialSchema for Integer<MIN, MAX> {
 
 impl<const MIN: u64, const MAX: u64> ToSchema for Integer<MIN, MAX> {
     fn name() -> std::borrow::Cow<'static, str> {
-        format!("Integer{MIN}To{MAX}").into()
+        match (MIN, MAX) {
+            (0, NONCE_MAX) => "Nonce".into(),
+            _ => format!("Integer{MIN}To{MAX}").into(),
+        }
     }
 }
 

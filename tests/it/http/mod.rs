@@ -37,11 +37,13 @@ struct Setup {
     http: HttpSettings,
     pool: PoolSettings,
     signing_key: Option<SigningKey>,
+    /// Of the token that requests carry; an engine's when absent.
+    scopes: Option<Vec<Scope>>,
     /// Another way to the database than its own URL.
     url: Option<String>,
 }
 
-/// The API on a database of its own, with an engine's token.
+/// The API on a database of its own, with a token.
 struct Api {
     db: TestDb,
     app: App,
@@ -94,12 +96,12 @@ impl Api {
     async fn on(db: TestDb, setup: Setup) -> Self {
         let url = setup.url.unwrap_or_else(|| db.service_url.clone());
         let store = Datastore::connect(&url, &setup.pool).await.unwrap();
+        let ledger = Ledger::new(store.clone(), setup.ledger);
         let ring = KeyRing::parse(RING).unwrap();
         let secret = ServiceSecret::new([7; 32]);
         let seeds = Seeds::start(store, ring, secret, setup.signing_key, setup.seeds).await.unwrap();
-        let ledger = Ledger::new(seeds.datastore().clone(), setup.ledger);
         let app = App::new(seeds, ledger, setup.http);
-        let token = new_token(&app, &[Scope::Engine]).await;
+        let token = new_token(&app, &setup.scopes.unwrap_or(vec![Scope::Engine])).await;
         Self { db, router: router(app.clone()), app, token }
     }
 
@@ -137,7 +139,12 @@ impl Api {
     /// A body that may be no JSON.
     async fn text(&self, method: &str, path: &str, body: &str) -> Answer {
         let request = self.request(method, path).header(header::CONTENT_TYPE, "application/json");
-        self.send(request.body(Body::from(body.to_owned())).unwrap()).await
+        let answer = self.send(request.body(Body::from(body.to_owned())).unwrap()).await;
+        if answer.status < 300 {
+            let path = path.split('?').next().unwrap();
+            contract::hold_request(method, path, &serde_json::from_str(body).unwrap_or(json!({})));
+        }
+        answer
     }
 
     /// A statement as the owner, who may do what the service may not.

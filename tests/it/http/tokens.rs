@@ -1,275 +1,211 @@
-//! Tokens over HTTP: statuses, codes and bodies to the letter.
+//! Single-use tokens: keys, spends, batches, rollbacks. Their rules are the ledger's and tested there; here is what they look like.
 
 use axum::body::Body;
 use axum::http::Request;
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, ETAG, IF_NONE_MATCH};
-use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use fairledger::db::tokens::Scope;
+use fairledger::http::auth::ApiToken;
+use fairledger::ledger::LedgerSettings;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Answer, Api, new_token};
+use super::{Answer, Api, Setup};
 
-/// An API whose token may do everything.
+fn nonce(number: u8) -> String {
+    format!("{number:02x}").repeat(32)
+}
+
+fn spend_of(key: &str, number: u8) -> Value {
+    json!({"keyId": key, "nonce": nonce(number), "spendId": Uuid::new_v4()})
+}
+
+/// With an admin's token and a live key `k`.
 async fn api() -> Api {
-    let mut api = Api::new().await;
-    api.token = new_token(&api.app, &[Scope::Admin]).await;
+    let ledger = LedgerSettings { keys_live_max: 3, ..LedgerSettings::default() };
+    let api = Api::with(Setup { ledger, scopes: Some(vec![Scope::Admin]), ..Setup::default() }).await;
+    api.put("/v1/keys/k", json!({})).await.expect(201);
     api
 }
 
-fn nonce(number: u64) -> String {
-    format!("{number:032x}")
-}
-
-fn spend(key_id: &str, number: u64) -> Value {
-    json!({"keyId": key_id, "nonce": nonce(number), "spendId": Uuid::new_v4()})
-}
-
-fn text(time: DateTime<Utc>) -> String {
-    time.to_rfc3339_opts(SecondsFormat::Micros, true)
-}
-
-impl Api {
-    async fn key(&self, key_id: &str) -> Value {
-        self.put(&format!("/v1/keys/{key_id}"), json!({})).await.expect(201)
-    }
-
-    async fn key_with(&self, key_id: &str, from: i64, until: i64) -> Answer {
-        let time = |hours| text(Utc::now() + TimeDelta::hours(hours));
-        let body = json!({"redeemFrom": time(from), "redeemUntil": time(until)});
-        self.put(&format!("/v1/keys/{key_id}"), body).await
-    }
-
-    async fn spend(&self, body: &Value) -> Answer {
-        self.post("/v1/spends", body.clone()).await
-    }
-
-    async fn keys(&self, if_none_match: Option<&str>) -> Answer {
-        let mut request = Request::get("/v1/keys");
-        if let Some(tag) = if_none_match {
-            request = request.header(IF_NONE_MATCH, tag);
-        }
-        self.send(request.body(Body::empty()).unwrap()).await
-    }
+async fn keys(api: &Api, if_none_match: &str) -> Answer {
+    let request = Request::get("/v1/keys").header("if-none-match", if_none_match);
+    api.send(request.body(Body::empty()).unwrap()).await
 }
 
 #[tokio::test]
-async fn a_spend_is_answered_201_and_again_200() {
+async fn a_key_is_registered_once_and_listed_for_everyone() {
     let api = api().await;
-    api.key("k").await;
-    let first = spend("k", 1);
-    let answer = api.spend(&first).await.expect(201);
-    assert_eq!(answer, json!({"outcome": "fresh", "spendId": first["spendId"], "replayed": false}));
-    for _ in 0..2 {
-        let answer = api.spend(&first).await.expect(200);
-        assert_eq!(answer, json!({"outcome": "fresh", "spendId": first["spendId"], "replayed": true}));
-    }
-    api.spend(&spend("k", 1)).await.problem(409, "already_spent");
-    api.spend(&spend("none", 1)).await.problem(404, "unknown_key");
-    api.key_with("coming", 1, 2).await.expect(201);
-    api.spend(&spend("coming", 1)).await.problem(409, "key_not_yet_valid");
-    api.key_with("ended", -2, -1).await.expect(201);
-    api.spend(&spend("ended", 1)).await.problem(410, "key_expired");
-    api.post("/v1/keys/k/close", json!({})).await.expect(200);
-    api.spend(&spend("k", 2)).await.problem(410, "key_expired");
+    let again = api.put("/v1/keys/k", json!({})).await.expect(200);
+    assert_eq!((&again["keyId"], &again["state"], &again["replayed"]), (&json!("k"), &json!("open"), &json!(true)));
+    let window = json!({"redeemFrom": "2100-01-01T00:00:00Z", "redeemUntil": "2100-01-02T00:00:00.5+00:00"});
+    let later = api.put("/v1/keys/later", window).await.expect(201);
+    assert_eq!(later["redeemUntil"], "2100-01-02T00:00:00.500000Z");
+    api.put("/v1/keys/k", json!({"redeemUntil": "2100-01-01T00:00:00Z"}))
+        .await
+        .problem(409, "key_exists_with_different_window");
+    api.put("/v1/keys/k3", json!({})).await.expect(201);
+    api.put("/v1/keys/k4", json!({})).await.problem(409, "too_many_live_keys");
+    let listed = keys(&api, "\"another\"").await;
+    let etag = listed.headers["etag"].to_str().unwrap().to_owned();
+    assert!(listed.headers["cache-control"].to_str().unwrap().starts_with("public"));
+    assert_eq!(listed.expect(200)["keys"].as_array().unwrap().len(), 3);
+    keys(&api, &etag).await.expect(304);
+    api.post("/v1/keys/k3/close", json!({})).await.expect(200);
+    assert_eq!(keys(&api, &etag).await.expect(200)["keys"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn a_spend_id_that_is_left_out_is_made_and_can_be_used() {
+async fn a_closed_key_takes_nothing_more() {
     let api = api().await;
-    api.key("k").await;
-    let token = json!({"keyId": "k", "nonce": nonce(1)});
-    let answer = api.spend(&token).await.expect(201);
-    api.spend(&token).await.problem(409, "already_spent");
-    let mut with_id = token.clone();
-    with_id["spendId"] = answer["spendId"].clone();
-    assert_eq!(api.spend(&with_id).await.expect(200)["replayed"], true);
-    assert_eq!(Uuid::parse_str(answer["spendId"].as_str().unwrap()).unwrap().get_version_num(), 4);
+    assert_eq!(api.post("/v1/keys/k/close", json!({})).await.expect(200)["replayed"], false);
+    assert_eq!(api.post("/v1/keys/k/close", json!({})).await.expect(200)["state"], "closed");
+    api.post("/v1/keys/none/close", json!({})).await.problem(404, "unknown_key");
+    api.put("/v1/keys/k", json!({})).await.problem(409, "key_id_retired");
+    api.post("/v1/spends", spend_of("k", 1)).await.problem(410, "key_expired");
 }
 
 #[tokio::test]
-async fn a_rollback_gives_back_what_is_the_callers_own() {
+async fn a_token_is_accepted_once_i1() {
     let api = api().await;
-    api.key("k").await;
-    let first = spend("k", 1);
-    let roll_back = async |body: &Value| api.post("/v1/spends/rollback", body.clone()).await;
-    roll_back(&first).await.problem(404, "not_spent");
-    api.spend(&first).await.expect(201);
-    roll_back(&spend("k", 1)).await.problem(409, "spent_by_another");
-    assert_eq!(roll_back(&first).await.expect(200), json!({"outcome": "rolled_back", "replayed": false}));
-    roll_back(&first).await.problem(404, "not_spent");
-    api.spend(&spend("k", 1)).await.expect(201);
-    roll_back(&json!({"keyId": "k", "nonce": nonce(1)})).await.invalid("spendId");
+    let spend = spend_of("k", 1);
+    let fresh = api.post("/v1/spends", spend.clone()).await.expect(201);
+    assert_eq!(fresh, json!({"outcome": "fresh", "spendId": spend["spendId"], "replayed": false}));
+    assert_eq!(api.post("/v1/spends", spend.clone()).await.expect(200)["replayed"], true);
+    let refused = api.post("/v1/spends", spend_of("k", 1)).await.problem(409, "already_spent");
+    assert!(!refused.to_string().contains(&nonce(1)), "{refused}");
+    let made = api.post("/v1/spends", json!({"keyId": "k", "nonce": nonce(2)})).await.expect(201);
+    assert_eq!(made["spendId"].as_str().unwrap().parse::<Uuid>().unwrap().get_version_num(), 4);
+    api.post("/v1/spends", spend_of("none", 1)).await.problem(404, "unknown_key");
+    api.put("/v1/keys/later", json!({"redeemFrom": "2100-01-01T00:00:00Z"})).await.expect(201);
+    api.post("/v1/spends", spend_of("later", 1)).await.problem(409, "key_not_yet_valid");
+    api.put("/v1/keys/past", json!({"redeemFrom": "2000-01-01T00:00:00Z"})).await.expect(201);
+    api.post("/v1/spends", spend_of("past", 1)).await.problem(410, "key_expired");
 }
 
 #[tokio::test]
-async fn a_batch_tells_of_each_in_order() {
+async fn a_spend_is_given_back_by_the_one_who_made_it() {
     let api = api().await;
-    api.key("k").await;
-    let batch = [spend("k", 1), spend("none", 1), spend("k", 2), spend("k", 1)];
-    let body = json!({"spends": batch});
-    let results = api.post("/v1/spends/batch", body.clone()).await.expect(200)["results"].take();
-    let result = |place: usize, outcome: &str, replayed: bool| json!({"outcome": outcome, "spendId": batch[place]["spendId"], "replayed": replayed});
-    let expected = [
-        result(0, "fresh", false),
-        result(1, "unknown_key", false),
-        result(2, "fresh", false),
-        result(3, "already_spent", false),
-    ];
-    assert_eq!(results, json!(expected));
-    let again = api.post("/v1/spends/batch", body).await.expect(200)["results"].take();
-    assert_eq!(again[0], result(0, "fresh", true));
-    assert_eq!(again[3], result(3, "already_spent", false));
+    let (spend, other) = (spend_of("k", 1), spend_of("k", 1));
+    api.post("/v1/spends/rollback", spend.clone()).await.problem(404, "not_spent");
+    api.post("/v1/spends", spend.clone()).await.expect(201);
+    api.post("/v1/spends/rollback", other.clone()).await.problem(409, "spent_by_another");
+    assert_eq!(api.post("/v1/spends/rollback", spend.clone()).await.expect(200)["outcome"], "rolled_back");
+    api.post("/v1/spends/rollback", spend).await.problem(404, "not_spent");
+    api.post("/v1/spends", other).await.expect(201);
 }
 
 #[tokio::test]
-async fn an_atomic_batch_is_refused_with_what_each_came_to() {
+async fn a_batch_answers_in_order_and_an_atomic_one_is_all_or_nothing() {
     let api = api().await;
-    api.key("k").await;
-    api.spend(&spend("k", 1)).await.expect(201);
-    let batch = [spend("k", 2), spend("k", 1)];
-    let body =
+    let spent = spend_of("k", 1);
+    api.post("/v1/spends", spent).await.expect(201);
+    let batch = json!([spend_of("k", 2), spend_of("k", 1), spend_of("none", 3)]);
+    let refused =
         api.post("/v1/spends/batch", json!({"spends": batch, "atomic": true})).await.problem(409, "batch_refused");
-    let expected = json!([
-        {"outcome": "not_spent", "spendId": batch[0]["spendId"], "replayed": false},
-        {"outcome": "already_spent", "spendId": batch[1]["spendId"], "replayed": false},
-    ]);
-    assert_eq!(body["results"], expected);
-    let body = json!({"spends": [batch[0]], "atomic": true});
-    assert_eq!(api.post("/v1/spends/batch", body.clone()).await.expect(200)["results"][0]["replayed"], false);
-    assert_eq!(api.post("/v1/spends/batch", body).await.expect(200)["results"][0]["replayed"], true);
-    let twice = spend("k", 3);
-    api.post("/v1/spends/batch", json!({"spends": [twice, twice], "atomic": true})).await.problem(409, "batch_refused");
-    assert_eq!(api.count("spends").await, 2);
+    let outcomes = |answer: &Value| {
+        let results = answer["results"].as_array().unwrap().iter();
+        results.map(|result| result["outcome"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes(&refused), ["not_spent", "already_spent", "unknown_key"]);
+    let answer = api.post("/v1/spends/batch", json!({"spends": batch})).await.expect(200);
+    assert_eq!(outcomes(&answer), ["fresh", "already_spent", "unknown_key"]);
+    assert_eq!(answer["results"][0]["spendId"], batch[0]["spendId"]);
+    let again = api.post("/v1/spends/batch", json!({"spends": batch})).await.expect(200);
+    assert_eq!((&again["results"][0]["replayed"], &again["results"][1]["replayed"]), (&json!(true), &json!(false)));
 }
 
 #[tokio::test]
-async fn i12_a_batch_is_bounded_in_number_and_in_bytes() {
+async fn what_is_out_of_form_is_refused_by_name_and_not_repeated_i13() {
     let api = api().await;
-    api.key("k").await;
-    let batch = |count: u64| json!({"spends": (0..count).map(|number| spend("k", number)).collect::<Vec<_>>()});
-    assert!(batch(1_000).to_string().len() > api.app.settings().body_bytes_max, "more than another body may have");
-    api.post("/v1/spends/batch", batch(1_001)).await.invalid("spends");
-    api.post("/v1/spends/batch", batch(0)).await.invalid("spends");
-    api.post("/v1/spends/batch", batch(1_000)).await.expect(200);
-    assert_eq!(api.count("spends").await, 1_000);
-    let padded = format!("{}{}", batch(1), " ".repeat(256 * 1024));
-    api.text("POST", "/v1/spends/batch", &padded).await.problem(413, "too_large");
-    let padded = format!("{}{}", spend("k", 1), " ".repeat(64 * 1024));
-    api.text("POST", "/v1/spends", &padded).await.problem(413, "too_large");
-}
-
-#[tokio::test]
-async fn i13_what_is_out_of_form_is_refused_and_not_repeated() {
-    let api = api().await;
-    api.key("k").await;
-    let good = spend("k", 1);
-    for (field, bad) in [
-        ("keyId", json!("a b")),
+    let secret = "ab".repeat(32);
+    for (field, value) in [
         ("keyId", json!("")),
-        ("keyId", json!(5)),
-        ("nonce", json!("0F".repeat(16))),
-        ("nonce", json!("0f".repeat(15))),
-        ("nonce", json!("0f".repeat(65))),
-        ("nonce", json!("0x".repeat(16))),
-        ("nonce", json!("0f".repeat(16) + "0")),
-        ("spendId", json!("0198c1d2-7c3a-7e4b-8a5f-1234567890ab")),
-        ("spendId", json!(Uuid::new_v4().simple().to_string())),
-        ("spendId", json!("")),
-        ("more", json!(1)),
+        ("keyId", json!("a:b")),
+        ("keyId", json!("x".repeat(65))),
+        ("nonce", json!(secret.to_uppercase())),
+        ("nonce", json!(format!("{secret}a"))),
+        ("nonce", json!("ab".repeat(15))),
+        ("nonce", json!("ab".repeat(65))),
+        ("nonce", json!(5)),
+        ("spendId", json!(Uuid::now_v7())),
+        ("spendId", json!(Uuid::new_v4().simple())),
+        ("spendId", json!(secret)),
+        ("surplus", json!(secret)),
     ] {
-        let mut body = good.clone();
-        body[field] = bad.clone();
-        let answer = api.spend(&body).await;
-        if let Some(bad) = bad.as_str().filter(|bad| bad.len() > 5) {
-            assert!(!answer.body.to_string().contains(bad), "{:#}", answer.body);
+        for path in ["/v1/spends", "/v1/spends/rollback"] {
+            let mut body = spend_of("k", 1);
+            body[field] = value.clone();
+            let refused = api.post(path, body).await.problem(400, "invalid_request");
+            assert_eq!(refused["field"], field, "{refused}");
+            assert!(!refused.to_string().contains(&secret), "{refused}");
         }
-        answer.invalid(field);
-        let mut batch = json!({"spends": [good, good]});
-        batch["spends"][1][field] = bad;
-        api.post("/v1/spends/batch", batch).await.invalid(&format!("spends[1].{field}"));
+        let mut body = json!({"spends": [spend_of("k", 1), spend_of("k", 2)]});
+        body["spends"][1][field] = value;
+        api.post("/v1/spends/batch", body).await.invalid(&format!("spends[1].{field}"));
     }
-    for (field, bad) in [("redeemFrom", "tomorrow"), ("redeemUntil", "2030-01-01T00:00:60Z"), ("redeemUntil", "")] {
-        api.put("/v1/keys/l", json!({field: bad})).await.invalid(field);
+    api.post("/v1/spends/batch", json!({"spends": []})).await.invalid("spends");
+    let many: Vec<Value> = (0..1_001).map(|_| json!({"keyId": "k", "nonce": nonce(1)})).collect();
+    api.post("/v1/spends/batch", json!({"spends": many})).await.invalid("spends");
+    let padded = |bytes: usize| format!("{{\"spends\":[]{}}}", " ".repeat(bytes - 13));
+    api.text("POST", "/v1/spends/batch", &padded(256 * 1_024)).await.invalid("spends");
+    api.text("POST", "/v1/spends/batch", &padded(256 * 1_024 + 1)).await.problem(413, "too_large");
+    api.text("POST", "/v1/spends", &padded(64 * 1_024 + 1)).await.problem(413, "too_large");
+    for value in [json!("2030-01-01"), json!("now"), json!(0), json!("2030-13-01T00:00:00Z")] {
+        api.put("/v1/keys/new", json!({"redeemUntil": value})).await.invalid("redeemUntil");
     }
-    api.put("/v1/keys/a%20b", json!({})).await.invalid("keyId");
+    api.put("/v1/keys/new", json!({"redeemFrom": "2030-01-02T00:00:00Z", "redeemUntil": "2030-01-01T00:00:00Z"}))
+        .await
+        .problem(400, "invalid_request");
+    api.put("/v1/keys/a:b", json!({})).await.invalid("keyId");
     assert_eq!(api.count("spends").await, 0);
 }
 
 #[tokio::test]
-async fn a_key_is_registered_once() {
-    let api = api().await;
-    let key = api.key("k").await;
-    assert_eq!((&key["keyId"], &key["state"], &key["replayed"]), (&json!("k"), &json!("open"), &json!(false)));
-    let time = |field: &str| key[field].as_str().unwrap().parse::<DateTime<Utc>>().unwrap();
-    assert_eq!(time("redeemUntil") - time("redeemFrom"), TimeDelta::hours(30));
-    for body in [json!({}), json!({"redeemFrom": key["redeemFrom"]}), json!({"redeemUntil": key["redeemUntil"]})] {
-        let again = api.put("/v1/keys/k", body).await.expect(200);
-        assert_eq!((&again["redeemFrom"], &again["replayed"]), (&key["redeemFrom"], &json!(true)));
-    }
-    // The same instant in another zone.
-    let zoned = time("redeemFrom").with_timezone(&chrono::FixedOffset::east_opt(3600).unwrap()).to_rfc3339();
-    api.put("/v1/keys/k", json!({"redeemFrom": zoned})).await.expect(200);
-    let moved = text(time("redeemUntil") + TimeDelta::microseconds(1));
-    api.put("/v1/keys/k", json!({"redeemUntil": moved})).await.problem(409, "key_exists_with_different_window");
-    api.put("/v1/keys/l", json!({"redeemUntil": text(Utc::now() - TimeDelta::hours(1))})).await.invalid("redeemUntil");
-
-    let closed = api.post("/v1/keys/k/close", json!({})).await.expect(200);
-    assert_eq!((&closed["state"], &closed["replayed"]), (&json!("closed"), &json!(false)));
-    assert_eq!(api.post("/v1/keys/k/close", json!({})).await.expect(200)["replayed"], true);
-    api.put("/v1/keys/k", json!({})).await.problem(409, "key_id_retired");
-    api.post("/v1/keys/none/close", json!({})).await.problem(404, "unknown_key");
-    for number in 0..4 {
-        api.key(&format!("n{number}")).await;
-    }
-    api.put("/v1/keys/n4", json!({})).await.problem(409, "too_many_live_keys");
+async fn keys_are_an_admins_and_spends_a_relays() {
+    let api = Api::with(Setup { scopes: Some(vec![Scope::Relay]), ..Setup::default() }).await;
+    assert_eq!(api.put("/v1/keys/k", json!({})).await.problem(403, "forbidden")["scope"], "admin");
+    api.post("/v1/keys/k/close", json!({})).await.problem(403, "forbidden");
+    api.post("/v1/sessions", json!({})).await.problem(403, "forbidden");
+    api.post("/v1/spends", spend_of("k", 1)).await.problem(404, "unknown_key");
+    let stranger =
+        Request::post("/v1/spends").header("authorization", format!("Bearer {}", ApiToken::generate().expose()));
+    api.send(stranger.body(Body::empty()).unwrap()).await.problem(401, "unauthenticated");
 }
 
 #[tokio::test]
 async fn the_list_of_keys_is_the_same_for_everyone_and_need_not_be_sent_twice() {
     let api = api().await;
-    let empty = api.keys(None).await;
-    assert_eq!(empty.body, json!({"keys": []}));
-    api.key_with("coming", 24, 54).await.expect(201);
-    api.key("now").await;
-    api.key("closed").await;
+    let window = json!({"redeemFrom": "2100-01-01T00:00:00Z", "redeemUntil": "2100-01-02T00:00:00Z"});
+    api.put("/v1/keys/coming", window).await.expect(201);
+    api.put("/v1/keys/closed", json!({})).await.expect(201);
     api.post("/v1/keys/closed/close", json!({})).await.expect(200);
-    api.key_with("ended", -2, -1).await.expect(201);
-    let list = api.keys(None).await;
-    let etag = list.headers[ETAG].to_str().unwrap().to_owned();
-    assert_ne!(empty.headers[ETAG], etag);
-    assert_eq!(list.headers[CACHE_CONTROL], "public, max-age=60, must-revalidate");
-    let keys = list.expect(200)["keys"].take();
-    let names: Vec<_> = keys.as_array().unwrap().iter().map(|key| key["keyId"].as_str().unwrap()).collect();
-    assert_eq!(names, ["now", "coming"]);
-    let members: Vec<_> = keys[0].as_object().unwrap().keys().collect();
-    assert_eq!(members, ["keyId", "redeemFrom", "redeemUntil"]);
+    api.put("/v1/keys/past", json!({"redeemFrom": "2000-01-01T00:00:00Z"})).await.expect(201);
+    let list = keys(&api, "\"another\"").await;
+    let listed = list.body["keys"].as_array().unwrap();
+    assert_eq!(listed.iter().map(|key| &key["keyId"]).collect::<Vec<_>>(), ["k", "coming"]);
+    assert_eq!(listed[0].as_object().unwrap().keys().collect::<Vec<_>>(), ["keyId", "redeemFrom", "redeemUntil"]);
 
-    // With a token, without one, with the list in hand.
-    let token = format!("Bearer {}", api.token.expose());
-    let request = Request::get("/v1/keys").header(AUTHORIZATION, token).body(Body::empty()).unwrap();
-    assert_eq!(api.send(request).await.headers[ETAG], etag);
-    let unchanged = api.keys(Some(&etag)).await;
-    assert_eq!((unchanged.status, &unchanged.headers[ETAG]), (304, &etag.parse().unwrap()));
-    assert_eq!(unchanged.headers[CACHE_CONTROL], "public, max-age=60, must-revalidate");
-    api.post("/v1/keys/now/close", json!({})).await.expect(200);
-    let changed = api.keys(Some(&etag)).await;
-    assert_ne!(changed.headers[ETAG], etag);
-    assert_eq!(changed.expect(200)["keys"].as_array().unwrap().len(), 1);
+    let with_token = api.get("/v1/keys").await;
+    assert_eq!((&with_token.headers["etag"], &with_token.body), (&list.headers["etag"], &list.body));
+    let unchanged = keys(&api, list.headers["etag"].to_str().unwrap()).await;
+    assert_eq!(unchanged.headers["etag"], list.headers["etag"]);
+    assert_eq!(unchanged.headers["cache-control"], "public, max-age=60, must-revalidate");
+    unchanged.expect(304);
 }
 
 #[tokio::test]
-async fn keys_are_for_admins_and_spends_for_relays() {
-    let mut api = api().await;
-    api.key("k").await;
-    for (scope, keys, spends) in [(Scope::Relay, 403, 201), (Scope::Engine, 403, 403), (Scope::Dispute, 403, 403)] {
-        api.token = new_token(&api.app, &[scope]).await;
-        assert_eq!(api.put("/v1/keys/k", json!({})).await.status, keys, "{scope:?}");
-        assert_eq!(api.post("/v1/keys/k/close", json!({})).await.status, keys, "{scope:?}");
-        assert_eq!(api.spend(&spend("k", 1)).await.status, spends, "{scope:?}");
-        let batch = api.post("/v1/spends/batch", json!({"spends": [spend("k", 2)]})).await;
-        assert_eq!(batch.status == 200, spends == 201, "{scope:?}");
-        let rolled_back = api.post("/v1/spends/rollback", spend("k", 3)).await;
-        assert_eq!(rolled_back.status == 404, spends == 201, "{scope:?}");
+async fn a_batch_of_a_thousand_is_longer_than_another_body_may_be_i12() {
+    let api = api().await;
+    let spends: Vec<Value> = (0..1_000)
+        .map(|number| json!({"keyId": "k", "nonce": format!("{number:032x}"), "spendId": Uuid::new_v4()}))
+        .collect();
+    let body = json!({"spends": spends, "atomic": true});
+    assert!(body.to_string().len() > api.app.settings().body_bytes_max);
+    for replayed in [false, true] {
+        let answer = api.post("/v1/spends/batch", body.clone()).await.expect(200);
+        let results = answer["results"].as_array().unwrap();
+        assert!(results.iter().zip(&spends).all(|(result, spend)| {
+            result["outcome"] == "fresh" && result["replayed"] == replayed && result["spendId"] == spend["spendId"]
+        }));
     }
+    assert_eq!(api.count("spends").await, 1_000);
 }
