@@ -170,3 +170,42 @@ async fn keys_are_an_admins_and_spends_a_relays() {
         Request::post("/v1/spends").header("authorization", format!("Bearer {}", ApiToken::generate().expose()));
     api.send(stranger.body(Body::empty()).unwrap()).await.problem(401, "unauthenticated");
 }
+
+#[tokio::test]
+async fn the_list_of_keys_is_the_same_for_everyone_and_need_not_be_sent_twice() {
+    let api = api().await;
+    let window = json!({"redeemFrom": "2100-01-01T00:00:00Z", "redeemUntil": "2100-01-02T00:00:00Z"});
+    api.put("/v1/keys/coming", window).await.expect(201);
+    api.put("/v1/keys/closed", json!({})).await.expect(201);
+    api.post("/v1/keys/closed/close", json!({})).await.expect(200);
+    api.put("/v1/keys/past", json!({"redeemFrom": "2000-01-01T00:00:00Z"})).await.expect(201);
+    let list = keys(&api, "\"another\"").await;
+    let listed = list.body["keys"].as_array().unwrap();
+    assert_eq!(listed.iter().map(|key| &key["keyId"]).collect::<Vec<_>>(), ["k", "coming"]);
+    assert_eq!(listed[0].as_object().unwrap().keys().collect::<Vec<_>>(), ["keyId", "redeemFrom", "redeemUntil"]);
+
+    let with_token = api.get("/v1/keys").await;
+    assert_eq!((&with_token.headers["etag"], &with_token.body), (&list.headers["etag"], &list.body));
+    let unchanged = keys(&api, list.headers["etag"].to_str().unwrap()).await;
+    assert_eq!(unchanged.headers["etag"], list.headers["etag"]);
+    assert_eq!(unchanged.headers["cache-control"], "public, max-age=60, must-revalidate");
+    unchanged.expect(304);
+}
+
+#[tokio::test]
+async fn a_batch_of_a_thousand_is_longer_than_another_body_may_be_i12() {
+    let api = api().await;
+    let spends: Vec<Value> = (0..1_000)
+        .map(|number| json!({"keyId": "k", "nonce": format!("{number:032x}"), "spendId": Uuid::new_v4()}))
+        .collect();
+    let body = json!({"spends": spends, "atomic": true});
+    assert!(body.to_string().len() > api.app.settings().body_bytes_max);
+    for replayed in [false, true] {
+        let answer = api.post("/v1/spends/batch", body.clone()).await.expect(200);
+        let results = answer["results"].as_array().unwrap();
+        assert!(results.iter().zip(&spends).all(|(result, spend)| {
+            result["outcome"] == "fresh" && result["replayed"] == replayed && result["spendId"] == spend["spendId"]
+        }));
+    }
+    assert_eq!(api.count("spends").await, 1_000);
+}

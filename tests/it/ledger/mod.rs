@@ -14,12 +14,12 @@ mod sweep;
 mod transactions;
 mod windows;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use fairledger::db::{Datastore, PoolSettings};
 use fairledger::ledger::{
-    Key, KeyId, KeyRequest, Ledger, LedgerError, LedgerSettings, Spend, SpendLedger, Spent, Token, TokenNonce,
+    Key, KeyId, KeyRequest, Ledger, LedgerError, LedgerSettings, Spend, SpendLedger, Spent, Swept, Token, TokenNonce,
 };
 use uuid::Uuid;
 
@@ -117,6 +117,29 @@ async fn has_partition(db: &TestDb, key: &str) -> bool {
     .fetch_one(&mut owner)
     .await
     .unwrap()
+}
+
+/// Sweeps until something holds of all that it did, and of what waits still. A sweep waits for every older transaction of the whole
+/// cluster, so for those of tests that run beside this one.
+async fn sweep_until(ledger: &impl SpendLedger, enough: impl Fn(&Swept) -> bool) -> Swept {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut all = Swept::default();
+    loop {
+        let swept = ledger.sweep().await.unwrap();
+        all.marked.extend(swept.marked);
+        all.dropped.extend(swept.dropped);
+        all.waiting = swept.waiting;
+        all.another_at_work = swept.another_at_work;
+        if enough(&all) {
+            return all;
+        }
+        assert!(Instant::now() < deadline, "only {all:?}");
+    }
+}
+
+/// Sweeps until nothing is left to do.
+async fn sweep_all(ledger: &impl SpendLedger) -> Swept {
+    sweep_until(ledger, Swept::is_done).await
 }
 
 /// Ends the window of a key as of this moment, which takes no waiting: its owner may move an end earlier.

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use super::clock::TestClock;
 use super::{
     code, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed, settings,
-    spend, standing, token,
+    spend, standing, sweep_all, token,
 };
 use crate::harness::TestDb;
 
@@ -124,7 +124,7 @@ impl Open {
     }
 
     async fn sweep_drops(&self) {
-        let swept = self.ledger.sweep().await.unwrap();
+        let swept = sweep_all(&self.ledger).await;
         assert_eq!(swept.dropped.keys().collect::<Vec<&KeyId>>(), [&key_id("k")]);
         assert!(!has_partition(&self.db, "k").await);
     }

@@ -4,6 +4,7 @@ mod hang_ups;
 mod kills;
 mod processes;
 mod secrecy;
+mod spends;
 
 use std::collections::{BTreeMap, BTreeSet};
 
