@@ -2,7 +2,7 @@
 //!
 //! A [`Datastore`] hands out transactions ([`Tx`]); the files beside this one add the statements of their subject to `Tx`. Each
 //! transaction has a name for metrics and logs, states READ COMMITTED and its time limits as it begins, and is tried again by
-//! [`transaction!`] only after a serialization failure or a deadlock, a bounded number of times.
+//! `transaction!` only after a serialization failure or a deadlock, a bounded number of times.
 //!
 //! Keeps I4 (what belongs together is one transaction), I9 (an unknown outcome is called unknown) and I12 (every statement, lock
 //! wait and queue for a connection is bounded).
@@ -134,7 +134,7 @@ impl From<sqlx::Error> for DbError {
     }
 }
 
-/// An error of a service that may have a [`DbError`] inside, so that [`transaction!`] can tell what to try again.
+/// An error of a service that may have a [`DbError`] inside, so that `transaction!` can tell what to try again.
 pub trait MaybeConflict {
     /// Whether the transaction is worth trying again as it is.
     fn is_conflict(&self) -> bool;

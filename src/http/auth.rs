@@ -2,8 +2,8 @@
 //!
 //! Keeps I6 (a token is known by its SHA-256 only, and its own type redacts it) and I12 (requests under way are counted; past the
 //! bound they are refused at once). Both happen before a body is read, so precedence is: `unauthenticated`, `forbidden`,
-//! `overloaded`, everything else. Only where a token has to be looked up in the database does `overloaded` come before the two: without
-//! a place there is no looking.
+//! `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
+//! many are being looked up, or no connection is free, nobody knows.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -129,7 +129,7 @@ impl TokenCache {
 
     /// Whether a token has a scope, from memory or the database; `None` when it is not valid.
     async fn look_up(&self, store: &Datastore, hash: &[u8; 32], scope: Scope) -> Result<Option<bool>, DbError> {
-        // Whoever holds a place here counts among the requests under way, so the queue is bounded.
+        // Whoever waits here counts among the public requests under way, so the queue is bounded.
         let _place = self.look_ups.acquire().await.map_err(|_| DbError::Overloaded)?;
         if let Some(allowed) = self.remembered(hash, scope) {
             return Ok(Some(allowed));
@@ -205,9 +205,13 @@ impl<N: Need> FromRequestParts<App> for Access<N> {
                     Some(true) => (true, Some(take_place()?)),
                     Some(false) => (false, None),
                     None => {
-                        let place = take_place()?;
+                        // Until it is known, whoever sends a token counts as a stranger: made-up tokens must not take the places
+                        // of those that are valid.
+                        let stranger = app.inner.public_places.clone().try_acquire_owned();
+                        let _stranger = stranger.map_err(|_| Problem::overloaded())?;
                         let found = app.inner.tokens.look_up(app.datastore(), &hash, scope).await?;
-                        (found.ok_or_else(Problem::unauthenticated)?, Some(place))
+                        let allowed = found.ok_or_else(Problem::unauthenticated)?;
+                        (allowed, if allowed { Some(take_place()?) } else { None })
                     }
                 };
                 place.filter(|_| allowed).ok_or_else(|| Problem::forbidden(scope))?

@@ -66,7 +66,8 @@ pub struct HttpSettings {
     pub connections_max: usize,
     /// Requests with a token under way at the most; further ones are answered `overloaded`.
     pub requests_max: usize,
-    /// Public requests under way at the most. A bound of their own, so that strangers cannot take the engine's places.
+    /// Public requests under way at the most, with those whose token is being looked up. A bound of their own, so that strangers cannot
+    /// take the places of callers with a token.
     pub public_requests_max: usize,
     /// How long a valid token is remembered: a revoked one may work for so long.
     pub token_ttl: Duration,

@@ -56,9 +56,34 @@ async fn past_the_bound_on_requests_under_way_the_answer_is_overloaded_at_once_i
 }
 
 #[tokio::test]
+async fn strangers_take_no_place_of_a_caller_whose_token_is_known_i12() {
+    let http =
+        HttpSettings { public_requests_max: 1, token_ttl: Duration::from_secs(3_600), ..HttpSettings::default() };
+    let api = Api::with(Setup { http, ..Setup::default() }).await;
+    let listed = "/v1/sessions?playerRef=p";
+    api.get(listed).await.expect(200);
+    let mut owner = api.db.owner().await;
+    let mut held = owner.begin().await.unwrap();
+    sqlx::query("LOCK TABLE fairledger.commitments").execute(&mut *held).await.unwrap();
+    let path = format!("/v1/commitments/{}", "00".repeat(32));
+    let stranger = api.get(&path);
+    let others = async {
+        api.db.wait_until(SOMEONE_WAITS).await;
+        api.get("/v1/signing-keys").await.problem(503, "overloaded");
+        let token = fairledger::http::auth::ApiToken::generate();
+        let made_up = axum::http::Request::get(listed).header("authorization", format!("Bearer {}", token.expose()));
+        api.send(made_up.body(axum::body::Body::empty()).unwrap()).await.problem(503, "overloaded");
+        api.get(listed).await.expect(200);
+        held.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(stranger, others);
+    answer.problem(404, "commitment_not_found");
+}
+
+#[tokio::test]
 async fn no_free_connection_is_overloaded_and_nothing_is_done() {
     let pool =
-        PoolSettings { connections_max: 1, acquire_timeout: Duration::from_millis(50), ..PoolSettings::default() };
+        PoolSettings { connections_max: 1, acquire_timeout: Duration::from_millis(500), ..PoolSettings::default() };
     let api = Api::with(Setup { pool, ..Setup::default() }).await;
     let session = with_bet(&api).await;
     let held = api.app.datastore().begin("test.hold").await.unwrap();
@@ -90,7 +115,7 @@ async fn a_change_whose_caller_went_away_runs_to_its_end() {
 
 #[tokio::test]
 async fn a_change_that_takes_too_long_is_unknown_and_the_same_request_resolves_it_i9() {
-    let http = HttpSettings { request_timeout: Duration::from_millis(100), ..HttpSettings::default() };
+    let http = HttpSettings { request_timeout: Duration::from_secs(1), ..HttpSettings::default() };
     let api = Api::with(Setup { http, ..Setup::default() }).await;
     let session = with_bet(&api).await;
     let mut owner = api.db.owner().await;
@@ -145,14 +170,20 @@ async fn a_database_that_is_away_is_unavailable_until_it_is_back() {
     assert_eq!(refused.status, 503, "{:#}", refused.body);
     assert!(refused.headers.contains_key("retry-after"));
     // The last answer counts for a second.
-    tokio::time::sleep(Duration::from_millis(1_050)).await;
-    let body = api.get("/readyz").await.problem(503, "unavailable");
+    let body = loop {
+        let answer = api.get("/readyz").await;
+        if answer.status != 200 {
+            break answer.problem(503, "unavailable");
+        }
+        tokio::task::yield_now().await;
+    };
     assert!(body["detail"].as_str().unwrap().starts_with("the database does not answer"), "{body}");
     api.get("/healthz").await.expect(200);
     proxy.open();
     session.bet("c").await.expect(201);
-    tokio::time::sleep(Duration::from_millis(1_050)).await;
-    api.get("/readyz").await.expect(200);
+    while api.get("/readyz").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ async fn a_request_that_never_ends_is_cut_off_after_the_time_to_stop() {
 
 #[tokio::test]
 async fn headers_are_bounded_in_size_and_time() {
-    let http = HttpSettings { header_timeout: std::time::Duration::from_millis(100), ..HttpSettings::default() };
+    let http = HttpSettings { header_timeout: std::time::Duration::from_millis(500), ..HttpSettings::default() };
     let served = served(http).await;
     let long = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "x".repeat(40_000));
     let answer = raw(served.address, &long).await;
