@@ -96,7 +96,8 @@ async fn measure(server: &Embedded) -> Done<Value> {
     migrate::run(&owner_url, &Roles::default()).await?;
     let mut owner = PgConnection::connect(&owner_url).await?;
     let mut admin = PgConnection::connect(&server.url(bootstrap::SUPERUSER, bootstrap::DATABASE)).await?;
-    let store = Datastore::connect(&server.url(bootstrap::SERVICE, bootstrap::DATABASE), &PoolSettings::default()).await?;
+    let store =
+        Datastore::connect(&server.url(bootstrap::SERVICE, bootstrap::DATABASE), &PoolSettings::default()).await?;
     let ledger = Ledger::new(store, LedgerSettings::default());
     let (live, old): (KeyId, KeyId) = ("live".parse()?, "old".parse()?);
     for key_id in [&live, &old] {

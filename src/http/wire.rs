@@ -107,7 +107,7 @@ text_schema! {
     BetRef: "BetRef", "The caller's own name for a bet", Some("^[A-Za-z0-9._:-]{1,64}$"), None;
     PlayerRef: "PlayerRef", "The operator's own name for a player: 1 to 128 printable characters", None, None;
     Currency: "Currency", "A currency", Some("^[A-Z0-9]{1,16}$"), None;
-    OutsideGame: "OutsideGame", "The name of an outside game", Some("^x-[a-z0-9._-]{1,62}$"), None;
+    OutsideGame: "OutsideGame", "The name of an outside game", Some("^x-[A-Za-z0-9._-]{1,62}$"), None;
     VoidReason: "VoidReason", "1 to 200 printable characters; not expired, abandoned or recovery, which are the service's own", None, None;
     SettlementOutcome: "SettlementOutcome", "The engine's word for what the bet came to: 1 to 64 printable characters", None, None;
     Money: "Money", "An amount: a decimal string of at most 38 digits, of which at most 18 after the point",

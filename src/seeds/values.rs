@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::gfs::json;
+use crate::gfs::record::is_outside_game;
 
 /// The longest canonical JSON of a free-form field (selection, context, displayed, rules, step), in bytes.
 pub const JSON_BYTES_MAX: usize = 4 * 1024;
@@ -73,10 +74,8 @@ text_value! {
 }
 text_value! {
     /// The name of an outside game.
-    OutsideGame, "x- and then 1 to 62 characters of a-z, 0-9, '.', '_' and '-'",
-    |text| text.strip_prefix("x-").is_some_and(|rest| {
-        chars_between(rest, 62, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
-    })
+    OutsideGame, "x- and then 1 to 62 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+    |text| is_outside_game(text)
 }
 text_value! {
     /// Why a bet is voided. The words that the service itself uses are refused.
@@ -223,7 +222,7 @@ mod tests {
         assert!(BetRef::parse("a b").is_err());
         assert!(PlayerRef::parse(&"ä".repeat(128)).is_ok());
         assert!(PlayerRef::parse("a\u{7f}").is_err());
-        assert!(OutsideGame::parse("x-crash2").is_ok());
+        assert!(OutsideGame::parse("x-Crash2").is_ok());
         assert!(OutsideGame::parse("crash2").is_err());
         assert!(VoidReason::parse("expired").is_err());
     }
