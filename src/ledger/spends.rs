@@ -103,21 +103,28 @@ async fn spend_many_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult
 
 async fn spend_together_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult>, LedgerError> {
     let refused = |result: &BatchResult| !matches!(result.outcome, Outcome::Fresh | Outcome::NotSpent);
-    let mut results = if batch.has_repeats() {
+    if batch.has_repeats() {
         let standings = spends::look(tx.connection(), &batch.rows).await?;
-        batch.results_with_repeats_refused(&standings)
-    } else {
-        let standings = insert_and_look(tx, batch).await?;
-        batch.results(&standings)
-    };
+        return Err(LedgerError::BatchRefused { results: batch.results_with_repeats_refused(&standings) });
+    }
+    let standings = insert_and_look(tx, batch).await?;
+    let results = batch.results(&standings);
     if results.iter().any(refused) {
-        // The error rolls back what was inserted here: those tokens are as if nobody had asked.
-        for result in &mut results {
-            if result.outcome == Outcome::Fresh && !result.replayed {
-                result.outcome = Outcome::NotSpent;
-            }
-        }
-        return Err(LedgerError::BatchRefused { results });
+        // The error rolls back what was inserted here. Those tokens are told as of the look, like the others: as if nobody had asked,
+        // under keys whose window may have ended since the insert.
+        let rolled_back = standings.map(|standings| {
+            standings
+                .into_iter()
+                .map(|standing| {
+                    if standing.inserted_here {
+                        Standing { spend_id: None, inserted_here: false, ..standing }
+                    } else {
+                        standing
+                    }
+                })
+                .collect()
+        });
+        return Err(LedgerError::BatchRefused { results: batch.results(&rolled_back) });
     }
     if results.iter().any(|result| result.outcome == Outcome::NotSpent) {
         Err(changed_meanwhile())
