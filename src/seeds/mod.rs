@@ -59,8 +59,6 @@ use crate::gfs::signature::SigningKey;
 pub struct SeedsSettings {
     /// Sessions that nobody used for so long are closed.
     pub idle_after: Duration,
-    /// Use of a session is written down at most so often.
-    pub mark_interval: Duration,
     /// A reservation without a record is void after so long.
     pub reservation_ttl: Duration,
     /// Bets pending in one session at the most.
@@ -77,7 +75,6 @@ impl Default for SeedsSettings {
     fn default() -> Self {
         Self {
             idle_after: Duration::from_secs(24 * 60 * 60),
-            mark_interval: Duration::from_secs(60),
             reservation_ttl: Duration::from_secs(60 * 60),
             pending_max: 16,
             steps_max: 1_000,
