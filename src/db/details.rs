@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::bets::{BetKey, BetKind, RulesRow};
-use super::{DbError, Tx, corrupt, decode};
+use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
 const WHAT: &str = "bet";
@@ -262,7 +262,7 @@ macro_rules! details {
     };
 }
 
-impl Tx {
+impl<A: Access> Tx<A> {
     /// Reads a bet by its place.
     ///
     /// # Errors

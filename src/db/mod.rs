@@ -28,6 +28,7 @@ pub mod spends;
 pub mod steps;
 pub mod tokens;
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
@@ -207,17 +208,16 @@ impl Datastore {
     /// No connection in time, or no database.
     pub async fn begin(&self, name: &'static str) -> Result<Tx, DbError> {
         let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await?;
-        Ok(Tx { inner, name })
+        Ok(Tx { inner, name, access: PhantomData })
     }
 
     /// Begins a read-only transaction that sees one snapshot throughout, for answers put together from several rows.
     ///
     /// # Errors
     /// No connection in time, or no database.
-    pub async fn snapshot(&self, name: &'static str) -> Result<Tx, DbError> {
+    pub async fn snapshot(&self, name: &'static str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1);
-        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?;
-        Ok(Tx { inner, name })
+        Ok(Tx { inner: self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?, name, access: PhantomData })
     }
 
     /// Whether the database answers.
@@ -239,11 +239,71 @@ impl Datastore {
     }
 }
 
+/// Where history is read: a replica, or the service's own database. Gives transactions that only read, and nothing else, so that no
+/// change can ever be based on a replica, which may be behind.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    store: Datastore,
+    replica: bool,
+}
+
+impl Reader {
+    /// Opens a pool on a replica.
+    ///
+    /// # Errors
+    /// As [`Datastore::connect`].
+    pub async fn replica(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
+        Ok(Self { store: Datastore::connect(url, settings).await?, replica: true })
+    }
+
+    /// Whether it may be behind the database that changes are made in.
+    #[must_use]
+    pub fn is_replica(&self) -> bool {
+        self.replica
+    }
+
+    /// Begins a transaction that sees one snapshot throughout.
+    ///
+    /// # Errors
+    /// As [`Datastore::snapshot`].
+    pub async fn snapshot(&self, name: &'static str) -> Result<Tx<Look>, DbError> {
+        self.store.snapshot(name).await
+    }
+
+    /// Closes the pool of a replica; the service's own is closed by the service.
+    pub async fn close(&self) {
+        if self.replica {
+            self.store.close().await;
+        }
+    }
+}
+
+impl From<&Datastore> for Reader {
+    fn from(store: &Datastore) -> Self {
+        Self { store: store.clone(), replica: false }
+    }
+}
+
+/// What a transaction may do: [`Change`] or [`Look`].
+pub trait Access: std::fmt::Debug + Send + Sync + 'static {}
+
+/// A transaction that may change rows and lock them: READ COMMITTED.
+#[derive(Debug)]
+pub enum Change {}
+
+/// A transaction that only reads: one snapshot throughout. No statement that changes or locks a row can be asked of it.
+#[derive(Debug)]
+pub enum Look {}
+
+impl Access for Change {}
+impl Access for Look {}
+
 /// A transaction. Dropped without [`Tx::commit`] it is rolled back.
 #[derive(Debug)]
-pub struct Tx {
+pub struct Tx<A: Access = Change> {
     inner: Transaction<'static, Postgres>,
     name: &'static str,
+    access: PhantomData<A>,
 }
 
 impl Tx {
@@ -274,7 +334,9 @@ impl Tx {
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
         &mut self.inner
     }
+}
 
+impl<A: Access> Tx<A> {
     /// Rolls back at once, so that locks are free before the caller goes on. A failure is no news: the connection is gone, and its
     /// transaction with it.
     pub async fn rollback(self) {

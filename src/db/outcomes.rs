@@ -53,7 +53,9 @@ impl Tx {
     /// Those of the database.
     pub async fn insert_void(&mut self, key: &BetKey, reason: &str) -> Result<(), DbError> {
         let inserted = sqlx::query!(
-            "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, voided_at) VALUES ($1, $2, $3, $4, clock_timestamp())",
+            "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, taken_at, voided_at)
+             SELECT session_id, seed_no, nonce, $4, taken_at, clock_timestamp() FROM fairledger.bets
+             WHERE session_id = $1 AND seed_no = $2 AND nonce = $3",
             key.session_id,
             key.seed_no,
             key.nonce_i64(),

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::bets::{BetKey, BetKind};
 use super::seeds::LockedSeed;
-use super::{DbError, Tx, decode};
+use super::{Access, DbError, Tx, decode};
 
 /// A pending bet's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,31 +58,7 @@ pub enum EndOf {
     Expired,
 }
 
-impl Tx {
-    /// Stores a pending row. A reservation has an expiry, a round none.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn insert_pending(
-        &mut self,
-        key: &BetKey,
-        kind: BetKind,
-        expires_at: Option<DateTime<Utc>>,
-    ) -> Result<(), DbError> {
-        let inserted = sqlx::query!(
-            "INSERT INTO fairledger.pending (session_id, seed_no, nonce, kind, expires_at) VALUES ($1, $2, $3, $4, $5)",
-            key.session_id,
-            key.seed_no,
-            key.nonce_i64(),
-            kind.as_str(),
-            expires_at,
-        )
-        .execute(&mut *self.inner)
-        .await?
-        .rows_affected();
-        decode::exactly_one("pending bet", inserted)
-    }
-
+impl<A: Access> Tx<A> {
     /// Reads a pending row.
     ///
     /// # Errors
@@ -123,6 +99,34 @@ impl Tx {
                 Ok((pending_row!(row)?, bet_ref))
             })
             .collect()
+    }
+}
+
+impl Tx {
+    /// Stores a pending row. A reservation has an expiry, a round none.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_pending(
+        &mut self,
+        key: &BetKey,
+        kind: BetKind,
+        taken_at: DateTime<Utc>,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> Result<(), DbError> {
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.pending (session_id, seed_no, nonce, kind, taken_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6)",
+            key.session_id,
+            key.seed_no,
+            key.nonce_i64(),
+            kind.as_str(),
+            taken_at,
+            expires_at,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        decode::exactly_one("pending bet", inserted)
     }
 
     /// Takes out a pending row whose seed was counted down in this transaction; none when it is not there or may not end so.

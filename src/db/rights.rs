@@ -56,6 +56,7 @@ pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), Migr
          GRANT INSERT, UPDATE (revoked_at) ON fairledger.api_tokens TO {service};
          GRANT INSERT, UPDATE, DELETE ON fairledger.address_quota TO {service};
          GRANT INSERT, UPDATE ON fairledger.witness TO {service};
+         GRANT UPDATE (as_of) ON fairledger.horizon TO {service};
          GRANT INSERT, UPDATE (state, closed_at, swept_at) ON fairledger.token_keys TO {service};
          GRANT INSERT, DELETE ON fairledger.spends TO {service};
          GRANT EXECUTE ON FUNCTION fairledger.attach_spends_partition(integer),

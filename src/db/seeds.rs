@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::sessions::LockedSession;
-use super::{DbError, Tx, corrupt, decode};
+use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
 /// A server seed as it is stored: readable only with the key ring.
@@ -279,6 +279,125 @@ macro_rules! seed_row {
     }};
 }
 
+impl<A: Access> Tx<A> {
+    /// Where a commitment's seed is.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn find_commitment(&mut self, commitment: &Commitment) -> Result<Option<(Uuid, i32)>, DbError> {
+        Ok(sqlx::query!(
+            "SELECT session_id, seed_no FROM fairledger.commitments WHERE commitment = $1",
+            commitment.as_bytes().as_slice(),
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|row| (row.session_id, row.seed_no)))
+    }
+
+    /// Reads the next seed.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn next_seed(&mut self, session_id: Uuid) -> Result<Option<NextSeedRow>, DbError> {
+        sqlx::query!(
+            "SELECT seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at FROM fairledger.next_seeds WHERE session_id = $1",
+            session_id,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|row| {
+            Ok(NextSeedRow {
+                seed_no: row.seed_no,
+                commitment: decode::commitment("next seed", &row.commitment)?,
+                sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
+                epoch: row.epoch,
+                committed_at: row.committed_at,
+            })
+        })
+        .transpose()
+    }
+
+    /// Reads one seed of a session by its number.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn seed(&mut self, session_id: Uuid, seed_no: i32) -> Result<Option<SeedRow>, DbError> {
+        let row = sqlx::query!(
+            r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
+                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+               FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
+               WHERE s.session_id = $1 AND s.seed_no = $2"#,
+            session_id,
+            seed_no,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?;
+        match row {
+            Some(row) => Ok(Some(seed_row!(row)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the seed that is live, or was the last to be.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn latest_seed(&mut self, session_id: Uuid) -> Result<Option<SeedRow>, DbError> {
+        let row = sqlx::query!(
+            r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
+                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+               FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
+               WHERE s.session_id = $1 AND s.live_at IS NOT NULL ORDER BY s.seed_no DESC LIMIT 1"#,
+            session_id,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?;
+        match row {
+            Some(row) => Ok(Some(seed_row!(row)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads every seed of a session but the next, oldest first.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn seeds(&mut self, session_id: Uuid, limit: i64) -> Result<Vec<SeedRow>, DbError> {
+        let rows = sqlx::query!(
+            r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
+                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+               FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
+               WHERE s.session_id = $1 ORDER BY s.seed_no LIMIT $2"#,
+            session_id,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let mut seeds = Vec::with_capacity(rows.len());
+        for row in rows {
+            seeds.push(seed_row!(row)?);
+        }
+        Ok(seeds)
+    }
+
+    /// When the first bet under a seed was taken.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn first_bet_at(&mut self, session_id: Uuid, seed_no: i32) -> Result<Option<DateTime<Utc>>, DbError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT taken_at FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce = 0",
+            session_id,
+            seed_no,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?)
+    }
+}
+
 impl Tx {
     /// Enters a commitment in the directory; false when it was ever used before.
     ///
@@ -301,20 +420,6 @@ impl Tx {
         .await?
         .rows_affected();
         Ok(inserted == 1)
-    }
-
-    /// Where a commitment's seed is.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn find_commitment(&mut self, commitment: &Commitment) -> Result<Option<(Uuid, i32)>, DbError> {
-        Ok(sqlx::query!(
-            "SELECT session_id, seed_no FROM fairledger.commitments WHERE commitment = $1",
-            commitment.as_bytes().as_slice(),
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|row| (row.session_id, row.seed_no)))
     }
 
     /// Commits to a next seed. Its time is the database's.
@@ -343,29 +448,6 @@ impl Tx {
         .await?
         .rows_affected();
         decode::exactly_one("next seed", inserted)
-    }
-
-    /// Reads the next seed.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn next_seed(&mut self, session_id: Uuid) -> Result<Option<NextSeedRow>, DbError> {
-        sqlx::query!(
-            "SELECT seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at FROM fairledger.next_seeds WHERE session_id = $1",
-            session_id,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|row| {
-            Ok(NextSeedRow {
-                seed_no: row.seed_no,
-                commitment: decode::commitment("next seed", &row.commitment)?,
-                sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
-                epoch: row.epoch,
-                committed_at: row.committed_at,
-            })
-        })
-        .transpose()
     }
 
     /// Takes the next seed out of its waiting place, to go live or to be discarded in this same transaction.
@@ -460,72 +542,6 @@ impl Tx {
         .await?
         .rows_affected();
         decode::exactly_one("seed", inserted)
-    }
-
-    /// Reads one seed of a session by its number.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn seed(&mut self, session_id: Uuid, seed_no: i32) -> Result<Option<SeedRow>, DbError> {
-        let row = sqlx::query!(
-            r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
-               FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
-               WHERE s.session_id = $1 AND s.seed_no = $2"#,
-            session_id,
-            seed_no,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?;
-        match row {
-            Some(row) => Ok(Some(seed_row!(row)?)),
-            None => Ok(None),
-        }
-    }
-
-    /// Reads the seed that is live, or was the last to be.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn latest_seed(&mut self, session_id: Uuid) -> Result<Option<SeedRow>, DbError> {
-        let row = sqlx::query!(
-            r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
-               FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
-               WHERE s.session_id = $1 AND s.live_at IS NOT NULL ORDER BY s.seed_no DESC LIMIT 1"#,
-            session_id,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?;
-        match row {
-            Some(row) => Ok(Some(seed_row!(row)?)),
-            None => Ok(None),
-        }
-    }
-
-    /// Reads every seed of a session but the next, oldest first.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn seeds(&mut self, session_id: Uuid, limit: i64) -> Result<Vec<SeedRow>, DbError> {
-        let rows = sqlx::query!(
-            r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
-               FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
-               WHERE s.session_id = $1 ORDER BY s.seed_no LIMIT $2"#,
-            session_id,
-            limit,
-        )
-        .fetch_all(&mut *self.inner)
-        .await?;
-        let mut seeds = Vec::with_capacity(rows.len());
-        for row in rows {
-            seeds.push(seed_row!(row)?);
-        }
-        Ok(seeds)
     }
 
     /// Locks the live seed of a locked session. A statement of its own after the session's lock, so that it sees the seed that is live
@@ -667,19 +683,5 @@ impl Tx {
         .await?
         .rows_affected();
         decode::exactly_one("reveal", inserted)
-    }
-
-    /// When the first bet under a seed was taken.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn first_bet_at(&mut self, session_id: Uuid, seed_no: i32) -> Result<Option<DateTime<Utc>>, DbError> {
-        Ok(sqlx::query_scalar!(
-            "SELECT taken_at FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce = 0",
-            session_id,
-            seed_no,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?)
     }
 }

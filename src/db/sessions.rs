@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{DbError, Tx, corrupt};
+use super::{Access, DbError, Tx, corrupt};
 
 /// Who makes a session's seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,57 @@ macro_rules! session_row {
     }};
 }
 
+impl<A: Access> Tx<A> {
+    /// Reads a session.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn session(&mut self, session_id: Uuid) -> Result<Option<SessionRow>, DbError> {
+        sqlx::query!(
+            r#"SELECT session_id, player_ref, origin, epoch, created_at,
+                      (status = 'open' AND coalesce(expires_at > clock_timestamp(), true)) AS "open!"
+               FROM fairledger.sessions WHERE session_id = $1"#,
+            session_id,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|row| session_row!(row))
+        .transpose()
+    }
+
+    /// Sessions of a player after a given one, by id.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn sessions_of_player(
+        &mut self,
+        player_ref: &str,
+        after: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, DbError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT session_id FROM fairledger.sessions
+             WHERE player_ref = $1 AND session_id > coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid)
+             ORDER BY session_id LIMIT $3",
+            player_ref,
+            after,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?)
+    }
+
+    /// The current recovery epoch: 0 before the first recovery.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn current_epoch(&mut self) -> Result<i32, DbError> {
+        Ok(sqlx::query_scalar!(r#"SELECT coalesce(max(epoch), 0) AS "epoch!" FROM fairledger.recoveries"#)
+            .fetch_one(&mut *self.inner)
+            .await?)
+    }
+}
+
 impl Tx {
     /// Inserts an open session; false when the id is taken.
     ///
@@ -103,23 +154,6 @@ impl Tx {
         .await?)
     }
 
-    /// Reads a session.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn session(&mut self, session_id: Uuid) -> Result<Option<SessionRow>, DbError> {
-        sqlx::query!(
-            r#"SELECT session_id, player_ref, origin, epoch, created_at,
-                      (status = 'open' AND coalesce(expires_at > clock_timestamp(), true)) AS "open!"
-               FROM fairledger.sessions WHERE session_id = $1"#,
-            session_id,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|row| session_row!(row))
-        .transpose()
-    }
-
     /// Reads and locks a session, before any of its seeds.
     ///
     /// # Errors
@@ -135,28 +169,6 @@ impl Tx {
         .await?
         .map(|row| session_row!(row).map(LockedSession))
         .transpose()
-    }
-
-    /// Sessions of a player after a given one, by id.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn sessions_of_player(
-        &mut self,
-        player_ref: &str,
-        after: Option<Uuid>,
-        limit: i64,
-    ) -> Result<Vec<Uuid>, DbError> {
-        Ok(sqlx::query_scalar!(
-            "SELECT session_id FROM fairledger.sessions
-             WHERE player_ref = $1 AND session_id > coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid)
-             ORDER BY session_id LIMIT $3",
-            player_ref,
-            after,
-            limit,
-        )
-        .fetch_all(&mut *self.inner)
-        .await?)
     }
 
     /// Marks a locked session closed.
@@ -264,15 +276,5 @@ impl Tx {
         )
         .fetch_one(&mut *self.inner)
         .await?)
-    }
-
-    /// The current recovery epoch: 0 before the first recovery.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn current_epoch(&mut self) -> Result<i32, DbError> {
-        Ok(sqlx::query_scalar!(r#"SELECT coalesce(max(epoch), 0) AS "epoch!" FROM fairledger.recoveries"#)
-            .fetch_one(&mut *self.inner)
-            .await?)
     }
 }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{DbError, Tx, decode};
+use super::{Access, DbError, Tx, decode};
 
 /// A signing key's public side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,27 @@ pub struct SigningKeyRow {
     pub valid_from: DateTime<Utc>,
     /// When a service started with a later key instead.
     pub valid_until: Option<DateTime<Utc>>,
+}
+
+impl<A: Access> Tx<A> {
+    /// Every signing key, oldest first.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn signing_keys(&mut self) -> Result<Vec<SigningKeyRow>, DbError> {
+        sqlx::query!("SELECT signer, valid_from, valid_until FROM fairledger.signing_keys ORDER BY signing_key_no")
+            .fetch_all(&mut *self.inner)
+            .await?
+            .into_iter()
+            .map(|row| {
+                Ok(SigningKeyRow {
+                    signer: decode::array("signing key", &row.signer)?,
+                    valid_from: row.valid_from,
+                    valid_until: row.valid_until,
+                })
+            })
+            .collect()
+    }
 }
 
 impl Tx {
@@ -46,24 +67,5 @@ impl Tx {
         )
         .fetch_one(&mut *self.inner)
         .await?)
-    }
-
-    /// Every signing key, oldest first.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn signing_keys(&mut self) -> Result<Vec<SigningKeyRow>, DbError> {
-        sqlx::query!("SELECT signer, valid_from, valid_until FROM fairledger.signing_keys ORDER BY signing_key_no")
-            .fetch_all(&mut *self.inner)
-            .await?
-            .into_iter()
-            .map(|row| {
-                Ok(SigningKeyRow {
-                    signer: decode::array("signing key", &row.signer)?,
-                    valid_from: row.valid_from,
-                    valid_until: row.valid_until,
-                })
-            })
-            .collect()
     }
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::bets::BetKey;
-use super::{DbError, Tx, decode};
+use super::{Access, DbError, Tx, decode};
 
 /// A stored step.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,36 +21,7 @@ pub struct StepRow {
     pub stepped_at: DateTime<Utc>,
 }
 
-impl Tx {
-    /// Stores a step of a round that was advanced in this transaction. JSON is canonical text.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn insert_step(
-        &mut self,
-        key: &BetKey,
-        index: u32,
-        step: &str,
-        disclose: Option<&str>,
-        disclosed: Option<&str>,
-    ) -> Result<(), DbError> {
-        let inserted = sqlx::query!(
-            "INSERT INTO fairledger.steps (session_id, seed_no, nonce, step_index, step, disclose, disclosed, stepped_at)
-             VALUES ($1, $2, $3, $4, $5::text::json, $6::text::json, $7::text::json, clock_timestamp())",
-            key.session_id,
-            key.seed_no,
-            key.nonce_i64(),
-            index.cast_signed(),
-            step,
-            disclose,
-            disclosed,
-        )
-        .execute(&mut *self.inner)
-        .await?
-        .rows_affected();
-        decode::exactly_one("step", inserted)
-    }
-
+impl<A: Access> Tx<A> {
     /// Reads a round's steps in order. Their number is capped when they are made.
     ///
     /// # Errors
@@ -82,5 +53,36 @@ impl Tx {
                 })
             })
             .collect()
+    }
+}
+
+impl Tx {
+    /// Stores a step of a round that was advanced in this transaction. JSON is canonical text.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_step(
+        &mut self,
+        key: &BetKey,
+        index: u32,
+        step: &str,
+        disclose: Option<&str>,
+        disclosed: Option<&str>,
+    ) -> Result<(), DbError> {
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.steps (session_id, seed_no, nonce, step_index, step, disclose, disclosed, stepped_at)
+             VALUES ($1, $2, $3, $4, $5::text::json, $6::text::json, $7::text::json, clock_timestamp())",
+            key.session_id,
+            key.seed_no,
+            key.nonce_i64(),
+            index.cast_signed(),
+            step,
+            disclose,
+            disclosed,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        decode::exactly_one("step", inserted)
     }
 }

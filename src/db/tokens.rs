@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{DbError, Tx, corrupt};
+use super::{Access, DbError, Tx, corrupt};
 
 /// What a token may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +64,48 @@ fn scopes(words: &[String]) -> Result<Vec<Scope>, DbError> {
     words.iter().map(|word| word.parse().map_err(|error: String| corrupt("token", error))).collect()
 }
 
+impl<A: Access> Tx<A> {
+    /// What the token of a hash may do, when it is valid now.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn token_scopes(&mut self, token_hash: &[u8; 32]) -> Result<Option<Vec<Scope>>, DbError> {
+        sqlx::query_scalar!(
+            "SELECT scopes FROM fairledger.api_tokens
+             WHERE token_hash = $1 AND revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true)",
+            token_hash.as_slice(),
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|words| scopes(&words))
+        .transpose()
+    }
+
+    /// Every token, oldest first.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn tokens(&mut self) -> Result<Vec<TokenRow>, DbError> {
+        sqlx::query!(
+            "SELECT token_id, scopes, label, created_at, expires_at, revoked_at FROM fairledger.api_tokens ORDER BY created_at, token_id"
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(|row| {
+            Ok(TokenRow {
+                scopes: scopes(&row.scopes)?,
+                token_id: row.token_id,
+                label: row.label,
+                created_at: row.created_at,
+                expires_at: row.expires_at,
+                revoked_at: row.revoked_at,
+            })
+        })
+        .collect()
+    }
+}
+
 impl Tx {
     /// Stores a token's hash.
     ///
@@ -115,46 +157,6 @@ impl Tx {
         .execute(&mut *self.inner)
         .await?;
         Ok(())
-    }
-
-    /// What the token of a hash may do, when it is valid now.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn token_scopes(&mut self, token_hash: &[u8; 32]) -> Result<Option<Vec<Scope>>, DbError> {
-        sqlx::query_scalar!(
-            "SELECT scopes FROM fairledger.api_tokens
-             WHERE token_hash = $1 AND revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true)",
-            token_hash.as_slice(),
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|words| scopes(&words))
-        .transpose()
-    }
-
-    /// Every token, oldest first.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn tokens(&mut self) -> Result<Vec<TokenRow>, DbError> {
-        sqlx::query!(
-            "SELECT token_id, scopes, label, created_at, expires_at, revoked_at FROM fairledger.api_tokens ORDER BY created_at, token_id"
-        )
-        .fetch_all(&mut *self.inner)
-        .await?
-        .into_iter()
-        .map(|row| {
-            Ok(TokenRow {
-                scopes: scopes(&row.scopes)?,
-                token_id: row.token_id,
-                label: row.label,
-                created_at: row.created_at,
-                expires_at: row.expires_at,
-                revoked_at: row.revoked_at,
-            })
-        })
-        .collect()
     }
 
     /// Revokes a token; false when there is none of that name. Revoking again changes nothing.

@@ -14,7 +14,7 @@ use crate::db::bets::{BetKind, ResultRow, RulesRow, SignatureRow};
 use crate::db::details::{BetDetails, BetState, SettlementRow};
 use crate::db::seeds::{NextSeedRow, SealedSeed, SeedRow};
 use crate::db::steps::StepRow;
-use crate::db::{DbError, Tx, corrupt};
+use crate::db::{Access, DbError, Tx, corrupt};
 use crate::gfs::floats::SeedPair;
 use crate::gfs::games::Play;
 use crate::gfs::json;
@@ -160,7 +160,7 @@ pub(super) fn next_seed_view(next: &NextSeedRow) -> SeedView {
 
 impl Seeds {
     /// The view of a session. The transaction holds the session's lock or sees one snapshot, so that the parts belong together.
-    pub(super) async fn view_in(&self, tx: &mut Tx, session_id: Uuid) -> Result<View, SeedsError> {
+    pub(super) async fn view_in<A: Access>(&self, tx: &mut Tx<A>, session_id: Uuid) -> Result<View, SeedsError> {
         let session = tx.session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
         let seed = tx.latest_seed(session_id).await?.ok_or_else(|| missing("seed"))?;
         let next = tx.next_seed(session_id).await?;

@@ -295,7 +295,7 @@ impl Seeds {
             return Err(Attempt::LookAgain);
         }
         if binding.kind != BetKind::Played {
-            tx.insert_pending(&key, binding.kind, expires_at).await?;
+            tx.insert_pending(&key, binding.kind, bet.taken_at, expires_at).await?;
         }
         Ok(bet)
     }

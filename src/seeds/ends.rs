@@ -10,11 +10,11 @@ use super::answer::bet_answer;
 use super::error::{Attempt, SeedsError, settle_it};
 use super::model::BetAnswer;
 use super::values::{BoundedJson, Money, SettlementOutcome, VoidReason};
-use crate::db::Tx;
 use crate::db::bets::{BetKey, BetKind};
 use crate::db::details::{BetDetails, BetState, SettlementRow};
 use crate::db::outcomes::NewSettlement;
 use crate::db::pending::EndOf;
+use crate::db::{Access, Tx};
 use crate::gfs::seed::Commitment;
 use crate::gfs::{floats, json};
 
@@ -180,9 +180,9 @@ impl Seeds {
     }
 
     /// A bet of a session by its seed's commitment and its nonce.
-    pub(super) async fn find_bet(
+    pub(super) async fn find_bet<A: Access>(
         &self,
-        tx: &mut Tx,
+        tx: &mut Tx<A>,
         session_id: Uuid,
         commitment: &Commitment,
         nonce: u64,

@@ -16,7 +16,7 @@ use crate::db::bets::BetKind;
 use crate::db::details::{BetDetails, BetState, RoundOutcome};
 use crate::db::pending::EndOf;
 use crate::db::steps::StepRow;
-use crate::db::{Tx, corrupt};
+use crate::db::{Access, Tx, corrupt};
 use crate::gfs::games::{Game, GameResult};
 use crate::gfs::json;
 use crate::gfs::seed::Commitment;
@@ -280,9 +280,9 @@ impl Seeds {
         tx.insert_outcome(&bet.key, outcome.map(RoundOutcome::as_str), &row).await
     }
 
-    async fn find_round(
+    async fn find_round<A: Access>(
         &self,
-        tx: &mut Tx,
+        tx: &mut Tx<A>,
         session_id: Uuid,
         commitment: &Commitment,
         nonce: u64,
