@@ -7,6 +7,7 @@ use crate::config::SettingError;
 use crate::db::DbError;
 use crate::db::migrate::MigrateError;
 use crate::embedded::EmbeddedError;
+use crate::history::verify::VerifyError;
 use crate::ledger::LedgerError;
 use crate::seeds::{SeedsError, StartError};
 
@@ -76,6 +77,9 @@ pub enum CliError {
     /// The token ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// A check of stored bets.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
     /// The database.
     #[error(transparent)]
     Db(#[from] DbError),

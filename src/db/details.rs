@@ -312,28 +312,22 @@ impl<A: Access> Tx<A> {
         .collect()
     }
 
-    /// Reads a page of all bets in the order of their places, from just above the given one. A row that cannot be decoded is given as
-    /// its error, so that one of them does not hide the others.
+    /// Reads bets by their places, in the order of these. A row that cannot be decoded is given as its error, so that one of them does
+    /// not hide the others.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn bets_after(
-        &mut self,
-        above: Option<BetKey>,
-        limit: i64,
-    ) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
-        // The planner takes most of the table for what it must read, and then joins by reading everything; for a page the joins by index
-        // are the same work at any depth.
-        sqlx::query!("SELECT set_config('enable_hashjoin', 'off', true) AS hash, set_config('enable_mergejoin', 'off', true) AS merge")
-            .fetch_one(&mut *self.inner)
-            .await?;
-        let above = above.unwrap_or(BetKey { session_id: Uuid::nil(), seed_no: -1, nonce: 0 });
+    pub async fn bets_at(&mut self, keys: &[BetKey]) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
+        self.join_by_index().await?;
+        let session_ids: Vec<Uuid> = keys.iter().map(|key| key.session_id).collect();
+        let seed_nos: Vec<i32> = keys.iter().map(|key| key.seed_no).collect();
+        let nonces: Vec<i64> = keys.iter().map(BetKey::nonce_i64).collect();
         details!(
-            "WHERE (session_id, seed_no, nonce) > ($1, $2, $3) ORDER BY session_id, seed_no, nonce LIMIT $4",
-            above.session_id,
-            above.seed_no,
-            above.nonce_i64(),
-            limit,
+            "JOIN unnest($1::uuid[], $2::integer[], $3::bigint[]) AS k (session_id, seed_no, nonce) USING (session_id, seed_no, nonce)
+             ORDER BY session_id, seed_no, nonce",
+            &session_ids,
+            &seed_nos,
+            &nonces,
         )
         .fetch_all(&mut *self.inner)
         .await?

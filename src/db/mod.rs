@@ -20,6 +20,7 @@ pub mod outcomes;
 pub mod pending;
 pub mod quota;
 pub mod rights;
+pub mod scan;
 pub mod seed_keys;
 pub mod seeds;
 pub mod sessions;

@@ -194,8 +194,15 @@ impl Play {
         self.game.param().into_iter().map(|rule| (rule.name.to_owned(), json::number(self.param))).collect()
     }
 
-    /// A parameter that is a whole number, checked to be at most 100.
-    fn count(&self) -> usize {
+    /// The game's one parameter, within its bounds; 0 for a game without.
+    #[must_use]
+    pub const fn param(&self) -> f64 {
+        self.param
+    }
+
+    /// The same where it is a whole number, checked to be at most 100.
+    #[must_use]
+    pub const fn whole_param(&self) -> usize {
         self.param as usize
     }
 
@@ -204,10 +211,10 @@ impl Play {
     pub fn float_count(&self) -> usize {
         match self.game {
             Game::Dice | Game::Limbo | Game::Roulette | Game::Wheel => 1,
-            Game::Plinko => self.count(),
+            Game::Plinko => self.whole_param(),
             Game::Mines => MINES_TILES - 1,
             Game::Keno => KENO_NUMBERS - 1,
-            Game::Blackjack | Game::Hilo => DECK * self.count() - 1,
+            Game::Blackjack | Game::Hilo => DECK * self.whole_param() - 1,
         }
     }
 
@@ -235,13 +242,13 @@ impl Play {
             Game::Roulette => GameResult::Number((next() * 37.0).floor()),
             Game::Wheel => GameResult::Number((next() * self.param).floor()),
             Game::Plinko => {
-                let path: Vec<u8> = (0..self.count()).map(|_| u8::from(next() >= 0.5)).collect();
+                let path: Vec<u8> = (0..self.whole_param()).map(|_| u8::from(next() >= 0.5)).collect();
                 let bucket = path.iter().copied().map(u32::from).sum();
                 GameResult::Plinko { path, bucket }
             }
-            Game::Mines => GameResult::Positions(first_ascending(MINES_TILES, floats, self.count(), 0)),
-            Game::Keno => GameResult::Positions(first_ascending(KENO_NUMBERS, floats, self.count(), 1)),
-            Game::Blackjack | Game::Hilo => GameResult::Cards(shuffled(DECK * self.count(), floats, |items| {
+            Game::Mines => GameResult::Positions(first_ascending(MINES_TILES, floats, self.whole_param(), 0)),
+            Game::Keno => GameResult::Positions(first_ascending(KENO_NUMBERS, floats, self.whole_param(), 1)),
+            Game::Blackjack | Game::Hilo => GameResult::Cards(shuffled(DECK * self.whole_param(), floats, |items| {
                 items.iter().copied().map(Card::at).collect()
             })),
         }
