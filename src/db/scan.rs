@@ -4,7 +4,7 @@
 //! Its text takes no parameters, so everything in it is a number, a time or a UUID that was one in our own types, or a game's name of a
 //! restricted alphabet ([`GameName`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::TryStreamExt as _;
@@ -81,14 +81,14 @@ pub struct Scan {
 pub struct ScannedBet<'a> {
     /// How it gets its result.
     pub kind: BetKind,
-    /// The game.
-    pub game: &'a str,
+    /// The game, as its text's bytes.
+    pub game: &'a [u8],
     /// Its parameters, canonical JSON.
-    pub params: &'a str,
-    /// When the nonce was handed out.
-    pub taken_at: DateTime<Utc>,
-    /// Result and cursor, when played at once.
-    pub result: Option<(&'a str, i32)>,
+    pub params: &'a [u8],
+    /// When the nonce was handed out, in microseconds since 1970.
+    pub taken_at_us: i64,
+    /// Result, canonical JSON, and cursor, when played at once.
+    pub result: Option<(&'a [u8], i32)>,
     /// Signature and the number of its key.
     pub signature: Option<(&'a [u8; 64], i32)>,
 }
@@ -258,6 +258,21 @@ fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
 }
 
 impl Scan {
+    /// The seeds that the bets belong to, each once. Rows that cannot be read are [`Scan::bets`]' to tell.
+    #[must_use]
+    pub fn seeds(&self) -> Vec<(Uuid, i32)> {
+        let mut seeds = HashSet::new();
+        let mut fields = Fields { rest: &self.bytes };
+        if fields.header().is_ok() {
+            while let Ok(Some([session_id, seed_no, ..])) = fields.fields() {
+                if let (Ok(session_id), Ok(seed_no)) = (fixed(session_id), fixed(seed_no)) {
+                    seeds.insert((Uuid::from_bytes(session_id), i32::from_be_bytes(seed_no)));
+                }
+            }
+        }
+        seeds.into_iter().collect()
+    }
+
     /// Each bet with its place. A row that cannot be decoded is given as its error; when even its place cannot be told, nothing after it
     /// can, and that is the last.
     pub fn bets(&self) -> impl Iterator<Item = Result<(BetKey, Result<ScannedBet<'_>, DbError>), DbError>> {
@@ -319,7 +334,7 @@ impl<'a> Fields<'a> {
         Ok(Some(field))
     }
 
-    fn row(&mut self) -> Result<Option<Row<'a>>, DbError> {
+    fn fields(&mut self) -> Result<Option<[Option<&'a [u8]>; COLUMNS as usize]>, DbError> {
         match i16::from_be_bytes(self.take()?) {
             -1 => return Ok(None),
             COLUMNS => {}
@@ -329,6 +344,11 @@ impl<'a> Fields<'a> {
         for field in &mut fields {
             *field = self.field()?;
         }
+        Ok(Some(fields))
+    }
+
+    fn row(&mut self) -> Result<Option<Row<'a>>, DbError> {
+        let Some(fields) = self.fields()? else { return Ok(None) };
         let [session_id, seed_no, nonce, rest @ ..] = fields;
         let nonce = i64::from_be_bytes(fixed(nonce)?);
         let key = BetKey {
@@ -342,15 +362,15 @@ impl<'a> Fields<'a> {
 
 fn bet<'a>(fields: [Option<&'a [u8]>; 8]) -> Result<ScannedBet<'a>, DbError> {
     let [kind, game, params, taken_at, result, cursor, signature, signing_key_no] = fields;
-    let taken_at = i64::from_be_bytes(fixed(taken_at)?);
-    let taken_at = taken_at.checked_add(EPOCH_US).and_then(DateTime::from_timestamp_micros);
+    let taken_at_us = i64::from_be_bytes(fixed(taken_at)?).checked_add(EPOCH_US);
+    let kind = std::str::from_utf8(given(kind)?).map_err(|_| corrupt(WHAT, "a kind that is no text"))?;
     Ok(ScannedBet {
-        kind: BetKind::parse(text(kind)?)?,
-        game: text(game)?,
-        params: text(params)?,
-        taken_at: taken_at.ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
+        kind: BetKind::parse(kind)?,
+        game: given(game)?,
+        params: given(params)?,
+        taken_at_us: taken_at_us.ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
         result: match (result, cursor) {
-            (Some(result), cursor @ Some(_)) => Some((text(Some(result))?, i32::from_be_bytes(fixed(cursor)?))),
+            (Some(result), cursor @ Some(_)) => Some((result, i32::from_be_bytes(fixed(cursor)?))),
             (None, None) => None,
             _ => return Err(corrupt(WHAT, "a result without cursor")),
         },
@@ -369,8 +389,8 @@ fn fixed<const N: usize>(field: Option<&[u8]>) -> Result<[u8; N], DbError> {
     field.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| corrupt(WHAT, "a column of another length"))
 }
 
-fn text(field: Option<&[u8]>) -> Result<&str, DbError> {
-    field.and_then(|bytes| std::str::from_utf8(bytes).ok()).ok_or_else(|| corrupt(WHAT, "a column that is no text"))
+fn given(field: Option<&[u8]>) -> Result<&[u8], DbError> {
+    field.ok_or_else(|| corrupt(WHAT, "a column without value"))
 }
 
 fn cut_off() -> DbError {

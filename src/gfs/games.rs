@@ -294,6 +294,16 @@ impl GameResult {
         }
     }
 
+    /// Whether a text is the result as canonical JSON.
+    #[must_use]
+    pub fn is_canonical(&self, text: &[u8]) -> bool {
+        match self {
+            // The commonest by far, without building anything.
+            Self::Number(number) => json::number_is(*number, text),
+            Self::Plinko { .. } | Self::Positions(_) | Self::Cards(_) => self.canonical().as_bytes() == text,
+        }
+    }
+
     /// The result as canonical JSON, the form in which results are compared.
     #[must_use]
     pub fn canonical(&self) -> String {
@@ -321,6 +331,27 @@ mod tests {
     fn refused(game: &str, params: Value, field: &str) {
         let error = Play::new(game, Some(&params)).expect_err(field);
         assert_eq!(error.field, field, "{error}");
+    }
+
+    #[test]
+    fn a_text_is_canonical_exactly_if_it_is_the_canonical_text() {
+        let results = [
+            GameResult::Number(0.0),
+            GameResult::Number(-0.0),
+            GameResult::Number(100.0),
+            GameResult::Number(31.11),
+            GameResult::Number(85_740_000.0),
+            GameResult::Plinko { path: vec![0, 1], bucket: 1 },
+            GameResult::Positions(vec![3, 24]),
+            GameResult::Cards(vec![Card::at(0), Card::at(51)]),
+        ];
+        for result in results {
+            let text = result.canonical();
+            assert!(result.is_canonical(text.as_bytes()), "{text}");
+            for other in [format!("{text} "), format!("{text}0"), text[1..].to_owned(), String::new()] {
+                assert!(!result.is_canonical(other.as_bytes()), "{other}");
+            }
+        }
     }
 
     #[test]
