@@ -16,7 +16,7 @@ use super::distribution::{Distribution, Subject, Tally};
 use crate::db::bets::{BetKey, BetKind};
 use crate::db::details::BetDetails;
 use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedSeed};
-use crate::db::{DbError, Reader};
+use crate::db::{DbError, Look, Reader, Tx};
 use crate::gfs::floats::SeedPair;
 use crate::gfs::games::{GameResult, Play};
 use crate::gfs::json;
@@ -381,7 +381,7 @@ async fn check_part(
     let seeds = tx.scanned_seeds(&seeds).await?;
     let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&scan, seeds, &signers)).await??;
     for keys in closer.chunks(1_000) {
-        let rows = tx.bets_at(keys).await?;
+        let rows = rows_at(&mut tx, keys).await?;
         counts = tokio::task::spawn_blocking(move || {
             rows.iter().for_each(|(key, row)| counts.judge(key, row));
             counts
@@ -390,6 +390,23 @@ async fn check_part(
     }
     tx.rollback().await;
     Ok((counts, bets))
+}
+
+/// Bets with all that belongs to them. One without its seed or session is its own error and no other's.
+async fn rows_at(tx: &mut Tx<Look>, keys: &[BetKey]) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
+    match tx.bets_at(keys).await {
+        Err(DbError::Corrupt { .. }) => {}
+        rows => return rows,
+    }
+    let mut rows = Vec::with_capacity(keys.len());
+    for key in keys {
+        match tx.bets_at(&[*key]).await {
+            Ok(row) => rows.extend(row),
+            Err(error @ DbError::Corrupt { .. }) => rows.push((*key, Err(error))),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rows)
 }
 
 /// Confirms what is exactly as calculated; gives the places of everything else, and how many bets there were.

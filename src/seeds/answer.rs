@@ -55,7 +55,7 @@ pub(super) fn record_of(bet: &BetDetails) -> Record {
 }
 
 /// The answer that shows a bet.
-pub(super) fn bet_answer(bet: &BetDetails, replayed: bool) -> BetAnswer {
+pub(crate) fn bet_answer(bet: &BetDetails, replayed: bool) -> BetAnswer {
     BetAnswer {
         record: record_of(bet).to_json(),
         server_seed: bet.server_seed.as_ref().map(RevealedSeed::new),

@@ -1,6 +1,6 @@
 //! What the services answer: views of sessions and seeds, bet answers, rounds. Field names are the wire's.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -265,7 +265,7 @@ pub struct BetMeta {
 }
 
 /// Where a bet is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BetStatus {
     /// It has its result.

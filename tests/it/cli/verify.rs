@@ -118,6 +118,24 @@ async fn a_corrupt_row_hides_no_other_one_i7() {
 }
 
 #[tokio::test]
+async fn a_bet_without_its_seed_is_corrupt_and_hides_no_other_one_i7() {
+    let db = TestDb::new().await;
+    history(&db).await;
+    let mut owner = db.owner().await;
+    owner
+        .execute(
+            "ALTER TABLE fairledger.bets DROP CONSTRAINT bets_pkey CASCADE;
+             UPDATE fairledger.bets SET seed_no = 77 WHERE bet_ref IN ('dice:2', 'dice:4')",
+        )
+        .await
+        .unwrap();
+    let (done, report) = verify(&db).await;
+    assert_eq!(done.code, Some(1));
+    assert_eq!((&report["verified"], &report["mismatched"], &report["corrupt"]), (&json!(4), &json!(0), &json!(2)));
+    assert_eq!((&report["findings"][0]["check"], &report["findings"][0]["seedNo"]), (&json!("Row"), &json!(77)));
+}
+
+#[tokio::test]
 async fn filters_leave_only_what_they_name() {
     let db = TestDb::new().await;
     let session = history(&db).await;
