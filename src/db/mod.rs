@@ -245,11 +245,12 @@ impl Datastore {
     }
 }
 
-/// Leaves the planner nested walks of indexes, which cost what they return, whatever its statistics say of the tables. Incremental sorts
-/// are not sorts in this sense. Without JIT, which the costs of what is switched off would set going.
+/// Leaves the planner nested walks of indexes, which cost what they return, whatever its statistics say of the tables. (Incremental sorts
+/// are not sorts in this sense.) So the values asked for change no plan, and a connection plans each statement once. Without JIT, which
+/// the costs of what is switched off would set going.
 const WALK_INDEXES: &str = "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; \
                             SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off; \
-                            SET LOCAL max_parallel_workers_per_gather = 0";
+                            SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// Where history is read: a replica, or the service's own database. Gives transactions that only read, and nothing else, so that no
 /// change can ever be based on a replica, which may be behind.
