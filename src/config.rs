@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 use crate::db::PoolSettings;
 use crate::db::rights::Roles;
 use crate::gfs::SigningKey;
+use crate::history::HistorySettings;
 use crate::ledger::LedgerSettings;
 use crate::seeds::{KeyRing, SeedsSettings, ServiceSecret};
 
@@ -87,6 +88,8 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// What the owner connects to, for migrations and re-sealing; the same as `database_url` when not set.
     pub migrate_database_url: Option<DatabaseUrl>,
+    /// What history is read from; the database itself when not set.
+    pub replica_url: Option<DatabaseUrl>,
     /// Without `database_url`, refuse instead of running a private PostgreSQL.
     pub require_database: bool,
     /// Folder of PostgreSQL's server binaries for the private server.
@@ -105,6 +108,8 @@ pub struct Settings {
     pub seeds: SeedsSettings,
     /// Limits and times of the token ledger.
     pub ledger: LedgerSettings,
+    /// Bounds of queries and exports.
+    pub history: HistorySettings,
     /// Filter of the log, as `tracing-subscriber` reads it.
     pub log: String,
     /// Form of the log.
@@ -127,6 +132,7 @@ impl Settings {
             data_dir: read.required("data-dir", |text| Ok(PathBuf::from(text)))?,
             database_url: read.optional("database-url", parse_url)?,
             migrate_database_url: read.optional("migrate-database-url", parse_url)?,
+            replica_url: read.optional("replica-url", parse_url)?,
             require_database: read.required("require-database", values::boolean)?,
             pg_bin: read.optional("pg-bin", |text| Ok(PathBuf::from(text)))?,
             roles: read.roles()?,
@@ -153,6 +159,11 @@ impl Settings {
                 window: read.required("token-window", |text| lifetime.read(text))?,
                 sweep_interval: read.required("sweep-interval", |text| lifetime.read(text))?,
                 ..LedgerSettings::default()
+            },
+            history: HistorySettings {
+                exports_max: read.required("exports-max", |text| values::integer(text, 1, 1_000))? as usize, // at most 1,000
+                export_stall: read.required("export-stall", |text| timeout.read(text))?,
+                ..HistorySettings::default()
             },
             log: read.required("log", |text| {
                 tracing_subscriber::EnvFilter::try_new(text)

@@ -131,6 +131,22 @@ pub const DEFINITIONS: &[Definition] = &[
         "How often the service looks for token keys whose window has ended",
     ),
     plain(
+        "exports-max",
+        "FAIRLEDGER_EXPORTS_MAX",
+        "N",
+        Some("2"),
+        SERVICE,
+        "Exports of the history under way at the most",
+    ),
+    plain(
+        "export-stall",
+        "FAIRLEDGER_EXPORT_STALL",
+        "TIME",
+        Some("1m"),
+        SERVICE,
+        "An export whose reader takes nothing for so long is cut off",
+    ),
+    plain(
         "data-dir",
         "FAIRLEDGER_DATA_DIR",
         "DIR",
@@ -152,6 +168,14 @@ pub const DEFINITIONS: &[Definition] = &[
         DATABASE,
         "What the owner of the tables connects to, for migrate and seed-keys rotate; never through a transaction pooler. The \
          database URL when not set",
+    ),
+    secret(
+        "replica-url",
+        "FAIRLEDGER_REPLICA_URL",
+        Kind::Url,
+        DATABASE,
+        "A read-only replica of the database, from which history (/v1/records, export) is read and nothing else; the database itself \
+         when not set",
     ),
     switch(
         "require-database",

@@ -171,18 +171,23 @@ fn connect_options(url: &str, transaction_pooler: bool) -> Result<PgConnectOptio
     Ok(if transaction_pooler { options.statement_cache_capacity(0) } else { options })
 }
 
+fn pool_options(url: &str, settings: &PoolSettings) -> Result<(PgPoolOptions, PgConnectOptions), DbError> {
+    let options = connect_options(url, settings.transaction_pooler)?;
+    let pool = PgPoolOptions::new().max_connections(settings.connections_max).acquire_timeout(settings.acquire_timeout);
+    Ok((pool, options))
+}
+
 impl Datastore {
     /// Opens the pool.
     ///
     /// # Errors
     /// A URL that cannot be read, or a database that cannot be reached.
     pub async fn connect(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
-        let options = connect_options(url, settings.transaction_pooler)?;
-        let pool = PgPoolOptions::new()
-            .max_connections(settings.connections_max)
-            .acquire_timeout(settings.acquire_timeout)
-            .connect_with(options)
-            .await?;
+        let (pool, options) = pool_options(url, settings)?;
+        Ok(Self::over(pool.connect_with(options).await?, settings))
+    }
+
+    fn over(pool: PgPool, settings: &PoolSettings) -> Self {
         // SET LOCAL ends with the transaction, so nothing is left behind in a pooled session; sent together with BEGIN it costs no
         // round trip. The idle limit frees the locks of a transaction whose client vanished.
         let begin = format!(
@@ -192,7 +197,7 @@ impl Datastore {
             settings.lock_timeout.as_millis(),
             (settings.statement_timeout * 2).as_millis(),
         );
-        Ok(Self { pool, begin, transaction_pooler: settings.transaction_pooler })
+        Self { pool, begin, transaction_pooler: settings.transaction_pooler }
     }
 
     /// Makes new connections lead elsewhere; those open stay as they are.
@@ -246,11 +251,12 @@ impl Datastore {
     }
 }
 
-/// Leaves the planner nested walks of indexes, which cost what they return, whatever its statistics say of the tables. Incremental sorts
-/// are not sorts in this sense. Without JIT, which the costs of what is switched off would set going.
+/// Leaves the planner nested walks of indexes, which cost what they return, whatever its statistics say of the tables. (Incremental sorts
+/// are not sorts in this sense.) So the values asked for change no plan, and a connection plans each statement once. Without JIT, which
+/// the costs of what is switched off would set going.
 const WALK_INDEXES: &str = "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; \
                             SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off; \
-                            SET LOCAL max_parallel_workers_per_gather = 0";
+                            SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// Where history is read: a replica, or the service's own database. Gives transactions that only read, and nothing else, so that no
 /// change can ever be based on a replica, which may be behind.
@@ -261,12 +267,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a pool on a replica.
+    /// Makes a pool for a replica. It connects when it is first read from: a replica that is away keeps nobody from betting.
     ///
     /// # Errors
-    /// As [`Datastore::connect`].
-    pub async fn replica(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
-        Ok(Self { store: Datastore::connect(url, settings).await?, replica: true })
+    /// A URL that cannot be read.
+    pub fn replica(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
+        let (pool, options) = pool_options(url, settings)?;
+        Ok(Self { store: Datastore::over(pool.connect_lazy_with(options), settings), replica: true })
     }
 
     /// Whether it may be behind the database that changes are made in.

@@ -25,6 +25,7 @@ mod walk;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
@@ -41,11 +42,15 @@ use crate::seeds::ServiceSecret;
 pub struct HistorySettings {
     /// Rows that one page looks at, about, before it is answered as it is.
     pub examined_max: usize,
+    /// Exports under way at the most.
+    pub exports_max: usize,
+    /// An export whose reader takes nothing for so long is cut off.
+    pub export_stall: Duration,
 }
 
 impl Default for HistorySettings {
     fn default() -> Self {
-        Self { examined_max: 20_000 }
+        Self { examined_max: 20_000, exports_max: 2, export_stall: Duration::from_secs(60) }
     }
 }
 

@@ -21,9 +21,6 @@ const SEEDS_FIRST: usize = 32;
 /// Rows read at once where some may not fit.
 const ROWS_BATCH: usize = 5_000;
 
-/// Rows read first.
-const ROWS_FIRST: usize = 500;
-
 /// A bet's time may be later than the end of its seed by as much as the clock was set back in between. A seed is passed over only when it
 /// ended earlier than what is asked for by more than this.
 const CLOCK_SLACK: TimeDelta = TimeDelta::days(1);
@@ -115,7 +112,8 @@ impl<'a> Walk<'a> {
         examined_max: usize,
     ) -> Result<Found, DbError> {
         let mut examined = 0;
-        let mut batch = ROWS_FIRST.max(count + 1);
+        // As if all fitted; the fewer do, the larger the batches become.
+        let mut batch = count + 1;
         // One more than asked for tells whether there are more.
         while self.ahead.len() <= count && !self.done && examined < examined_max {
             let limit = if self.every_row_fits() { count + 1 - self.ahead.len() } else { batch };
