@@ -206,7 +206,7 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
     let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
     let sweeping = tokio::spawn({
-        let stop = stop.clone();
+        let (ledger, stop) = (ledger.clone(), stop.clone());
         async move { ledger.sweep_until(stop).await }
     });
     let mut looking_after = std::pin::pin!(private::look_after(private, stop.clone()));
@@ -226,6 +226,7 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
         // Its time is bounded by its own setting.
         let served = http.await;
         let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(maintenance, sweeping) }).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(seeds.stop(), ledger.stop()) }).await;
         let _ = tokio::time::timeout(CLOSE_MAX, seeds.datastore().close()).await;
         let server = match lost {
             None => looking_after.await?,
