@@ -46,7 +46,7 @@ pub use serve::serve;
 use self::auth::TokenCache;
 use self::problem::{Code, Problem};
 use crate::db::Datastore;
-use crate::ledger::Ledger;
+use crate::ledger::SpendLedger;
 use crate::seeds::Seeds;
 
 /// Bounds and times of the HTTP API.
@@ -120,7 +120,7 @@ pub struct App {
 
 struct Inner {
     seeds: Seeds,
-    ledger: Ledger,
+    ledger: Arc<dyn SpendLedger>,
     settings: HttpSettings,
     readiness: Readiness,
     health: health::Checked,
@@ -133,10 +133,10 @@ struct Inner {
 impl App {
     /// Over started services; ready from the beginning.
     #[must_use]
-    pub fn new(seeds: Seeds, ledger: Ledger, settings: HttpSettings) -> Self {
+    pub fn new(seeds: Seeds, ledger: impl SpendLedger + 'static, settings: HttpSettings) -> Self {
         let inner = Inner {
             seeds,
-            ledger,
+            ledger: Arc::new(ledger),
             readiness: Readiness::default(),
             health: health::Checked::default(),
             tokens: TokenCache::new(settings.token_ttl),
@@ -156,8 +156,8 @@ impl App {
 
     /// Single-use tokens.
     #[must_use]
-    pub fn ledger(&self) -> &Ledger {
-        &self.inner.ledger
+    pub fn ledger(&self) -> &dyn SpendLedger {
+        &*self.inner.ledger
     }
 
     /// The datastore beneath.
