@@ -34,3 +34,20 @@ INSERT INTO fairledger.horizon (as_of) VALUES ('epoch');
 COMMENT ON TABLE  fairledger.horizon IS 'One row: a time before which every bet is committed. Written now and then by every service, so that a replica, which cannot see the transactions in flight, knows how far it may be read.';
 COMMENT ON COLUMN fairledger.horizon.one IS 'There is one row.';
 COMMENT ON COLUMN fairledger.horizon.as_of IS 'No bet with an earlier taken_at can be committed any more.';
+
+-- A seed is retired in one transaction and its clear text stored in a second. What a transaction wrote stays in the table's file and in
+-- the log even when it is rolled back: a seed that would go on living must never have been in one.
+CREATE TABLE fairledger.reveals_due (
+    session_id uuid    NOT NULL,
+    seed_no    integer NOT NULL,
+    CONSTRAINT reveals_due_pkey PRIMARY KEY (session_id, seed_no),
+    CONSTRAINT reveals_due_seed_fkey FOREIGN KEY (session_id, seed_no) REFERENCES fairledger.seeds (session_id, seed_no)
+);
+COMMENT ON TABLE  fairledger.reveals_due IS 'Seeds that are retired for good and whose reveal is still to be stored: for milliseconds, or until the service is back. Taken out with the reveal.';
+COMMENT ON COLUMN fairledger.reveals_due.session_id IS 'The session of the seed.';
+COMMENT ON COLUMN fairledger.reveals_due.seed_no IS 'Which seed of the session.';
+
+-- The other views show commitments as text, by which no index finds them.
+CREATE VIEW fairledger_dispute.commitments WITH (security_barrier = true) AS
+SELECT commitment, session_id, seed_no FROM fairledger.commitments;
+COMMENT ON VIEW fairledger_dispute.commitments IS 'Where the seed of a commitment is: the commitment as 32 bytes, to be joined with the other views by session_id and seed_no.';

@@ -49,7 +49,7 @@ pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), Migr
          GRANT SELECT ON ALL TABLES IN SCHEMA fairledger TO {service};
          GRANT INSERT ON {INSERT_ONLY} TO {service};
          GRANT INSERT, UPDATE (status, epoch, active_at, expires_at, closed_at) ON fairledger.sessions TO {service};
-         GRANT INSERT, DELETE ON fairledger.next_seeds TO {service};
+         GRANT INSERT, DELETE ON fairledger.next_seeds, fairledger.reveals_due TO {service};
          GRANT INSERT, UPDATE (status, next_nonce, pending, retired_at, retired_by) ON fairledger.seeds TO {service};
          GRANT INSERT, DELETE, UPDATE (next_step, cards_shown, mine_shown) ON fairledger.pending TO {service};
          GRANT INSERT, UPDATE (valid_until) ON fairledger.signing_keys TO {service};

@@ -266,15 +266,16 @@ macro_rules! seed_row {
             _ => return Err(corrupt(what, "half a reveal")),
         };
         let status = SeedStatus::parse(&row.status)?;
-        if (status == SeedStatus::Revealed) != revealed.is_some() {
-            return Err(corrupt(
-                what,
-                format!(
-                    "status {} and a reveal that is {}",
-                    status.as_str(),
-                    if revealed.is_some() { "there" } else { "missing" }
-                ),
-            ));
+        if (status == SeedStatus::Revealed) != (revealed.is_some() || row.reveal_due)
+            || revealed.is_some() && row.reveal_due
+        {
+            let reveal = match (revealed.is_some(), row.reveal_due) {
+                (true, true) => "there and due",
+                (true, false) => "there",
+                (false, true) => "due",
+                (false, false) => "missing",
+            };
+            return Err(corrupt(what, format!("status {} and a reveal that is {reveal}", status.as_str())));
         }
         Ok::<_, DbError>(SeedRow {
             session_id: row.session_id,
@@ -339,8 +340,9 @@ impl<A: Access> Tx<A> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
                       s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
+               LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
                WHERE s.session_id = $1 AND s.seed_no = $2"#,
             session_id,
             seed_no,
@@ -361,8 +363,9 @@ impl<A: Access> Tx<A> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
                       s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
+               LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
                WHERE s.session_id = $1 AND s.live_at IS NOT NULL ORDER BY s.seed_no DESC LIMIT 1"#,
             session_id,
         )
@@ -374,7 +377,7 @@ impl<A: Access> Tx<A> {
         }
     }
 
-    /// Reads every seed of a session but the next, oldest first.
+    /// Reads every seed of a session but the next, newest first.
     ///
     /// # Errors
     /// Those of the database, and corruption.
@@ -382,9 +385,10 @@ impl<A: Access> Tx<A> {
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
                       s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
-               WHERE s.session_id = $1 ORDER BY s.seed_no LIMIT $2"#,
+               LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
+               WHERE s.session_id = $1 ORDER BY s.seed_no DESC LIMIT $2"#,
             session_id,
             limit,
         )
@@ -567,7 +571,7 @@ impl Tx {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
                       s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      NULL::bytea AS server_seed, NULL::timestamptz AS revealed_at
+                      NULL::bytea AS server_seed, NULL::timestamptz AS revealed_at, false AS "reveal_due!"
                FROM fairledger.seeds s WHERE s.session_id = $1 AND s.status = 'live' FOR NO KEY UPDATE"#,
             session.session_id,
         )
@@ -673,16 +677,56 @@ impl Tx {
         decode::exactly_one("seed", ended)
     }
 
-    /// Stores a seed in clear. The database checks that it belongs to its commitment.
+    /// Notes that a seed retired in this transaction is to be revealed once this is committed. Its clear text must not be stored before:
+    /// the table's file and the log keep what a transaction wrote even when it is rolled back, and the seed lives on then.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn insert_reveal(
-        &mut self,
-        seed: &LockedSeed,
-        server_seed: &ServerSeed,
-        by: RetiredBy,
-    ) -> Result<(), DbError> {
+    pub async fn insert_reveal_due(&mut self, seed: &LockedSeed) -> Result<(), DbError> {
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.reveals_due (session_id, seed_no) VALUES ($1, $2)",
+            seed.session_id,
+            seed.seed_no,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        decode::exactly_one("due reveal", inserted)
+    }
+
+    /// Takes the note out; false when it is not there (any more), which is as good.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn take_reveal_due(&mut self, session_id: Uuid, seed_no: i32) -> Result<bool, DbError> {
+        let taken = sqlx::query!(
+            "DELETE FROM fairledger.reveals_due WHERE session_id = $1 AND seed_no = $2",
+            session_id,
+            seed_no,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        Ok(taken == 1)
+    }
+
+    /// Seeds whose reveal is still to be stored.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn reveals_due(&mut self, limit: i64) -> Result<Vec<(Uuid, i32)>, DbError> {
+        let rows = sqlx::query!("SELECT session_id, seed_no FROM fairledger.reveals_due LIMIT $1", limit)
+            .fetch_all(&mut *self.inner)
+            .await?;
+        Ok(rows.into_iter().map(|row| (row.session_id, row.seed_no)).collect())
+    }
+
+    /// Stores the clear text of a seed that was retired in a transaction before. The database checks that it belongs to its commitment.
+    ///
+    /// # Errors
+    /// Those of the database; corruption when the seed is not retired.
+    pub async fn insert_reveal(&mut self, seed: &SeedRow, server_seed: &ServerSeed) -> Result<(), DbError> {
+        let (_, by) = seed.retired.ok_or_else(|| corrupt("reveal", "its seed is live"))?;
         let bytes = server_seed.to_bytes();
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.reveals (session_id, seed_no, commitment, server_seed, revealed_at, reason)

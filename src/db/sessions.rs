@@ -1,8 +1,11 @@
 //! Sessions: a player's run of play.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::seeds::LockedSeed;
 use super::{Access, DbError, Tx, corrupt};
 
 /// Who makes a session's seeds.
@@ -249,16 +252,27 @@ impl Tx {
         .await?)
     }
 
-    /// Whether a locked session is still open and idle: looked at again under the lock.
+    /// Whether a locked session is still open and idle, its live seed being locked too. The mark of its use is written down by another
+    /// service now and then, so the newest bet and the newest step of its open rounds are looked at as well.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn is_idle(&mut self, session: &LockedSession, idle_seconds: f64) -> Result<bool, DbError> {
+    pub async fn is_idle(
+        &mut self,
+        session: &LockedSession,
+        live: &LockedSeed,
+        idle_after: Duration,
+    ) -> Result<bool, DbError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT (status = 'open' AND active_at < clock_timestamp() - make_interval(secs => $2)) AS "idle!"
-               FROM fairledger.sessions WHERE session_id = $1"#,
+            r#"SELECT (status = 'open' AND active_at < idle_since
+                       AND coalesce((SELECT taken_at FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 ORDER BY nonce DESC LIMIT 1)
+                                    < idle_since, true)
+                       AND coalesce((SELECT max(stepped_at) FROM fairledger.pending JOIN fairledger.steps USING (session_id, seed_no, nonce)
+                                     WHERE session_id = $1 AND seed_no = $2) < idle_since, true)) AS "idle!"
+               FROM fairledger.sessions, (SELECT clock_timestamp() - make_interval(secs => $3) AS idle_since) i WHERE session_id = $1"#,
             session.session_id,
-            idle_seconds,
+            live.seed_no,
+            idle_after.as_secs_f64(),
         )
         .fetch_one(&mut *self.inner)
         .await?)

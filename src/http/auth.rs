@@ -35,6 +35,9 @@ const PREFIX: &str = "flt_";
 /// Characters of a token: the prefix and 32 bytes in base64url.
 const TOKEN_CHARS: usize = PREFIX.len() + 43;
 
+/// How long it is remembered at least that a token was valid once, when there is room.
+const WAS_VALID: Duration = Duration::from_secs(60 * 60);
+
 /// Tokens remembered at the most.
 const CACHE_MAX: usize = 1_024;
 
@@ -91,7 +94,8 @@ pub fn new_token_id() -> String {
 }
 
 /// Valid tokens, remembered for a few seconds; a token that is revoked or expires is refused when its time here is over, at the latest.
-/// Invalid ones are not remembered: a new token works at once.
+/// Invalid ones are not remembered: a new token works at once. That a token was valid once is remembered longer: looking it up again is no
+/// stranger's request.
 pub(super) struct TokenCache {
     entries: Mutex<HashMap<[u8; 32], Entry>>,
     look_ups: Semaphore,
@@ -108,6 +112,11 @@ impl TokenCache {
         Self { entries: Mutex::default(), look_ups: Semaphore::new(LOOK_UPS_MAX), ttl }
     }
 
+    /// Whether a token was valid not long ago.
+    fn was_valid(&self, hash: &[u8; 32]) -> bool {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).contains_key(hash)
+    }
+
     /// Whether a remembered token has a scope; `None` when it is not remembered.
     fn remembered(&self, hash: &[u8; 32], scope: Scope) -> Option<bool> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,6 +129,8 @@ impl TokenCache {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= CACHE_MAX {
             entries.retain(|_, entry| entry.until > now);
+        } else if entries.len() >= CACHE_MAX / 2 {
+            entries.retain(|_, entry| entry.until + WAS_VALID > now);
         }
         // More valid tokens than places within seconds: the others are looked up each time.
         if entries.len() < CACHE_MAX {
@@ -129,7 +140,7 @@ impl TokenCache {
 
     /// Whether a token has a scope, from memory or the database; `None` when it is not valid.
     async fn look_up(&self, store: &Datastore, hash: &[u8; 32], scope: Scope) -> Result<Option<bool>, DbError> {
-        // Whoever waits here counts among the public requests under way, so the queue is bounded.
+        // Whoever waits here has a place, so the queue is bounded.
         let _place = self.look_ups.acquire().await.map_err(|_| DbError::Overloaded)?;
         if let Some(allowed) = self.remembered(hash, scope) {
             return Ok(Some(allowed));
@@ -137,11 +148,13 @@ impl TokenCache {
         let mut tx = store.snapshot("token.get").await?;
         let scopes = tx.token_scopes(hash).await?;
         tx.rollback().await;
-        Ok(scopes.map(|scopes| {
-            let allowed = has(&scopes, scope);
-            self.remember(*hash, scopes);
-            allowed
-        }))
+        let Some(scopes) = scopes else {
+            self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(hash);
+            return Ok(None);
+        };
+        let allowed = has(&scopes, scope);
+        self.remember(*hash, scopes);
+        Ok(Some(allowed))
     }
 }
 
@@ -212,10 +225,11 @@ impl<N: Need> FromRequestParts<App> for Access<N> {
                     Some(true) => (true, Some(take_place()?)),
                     Some(false) => (false, None),
                     None => {
-                        // Until it is known, whoever sends a token counts as a stranger: made-up tokens must not take the places
-                        // of those that are valid.
-                        let stranger = app.inner.public_places.clone().try_acquire_owned();
-                        let _stranger = stranger.map_err(|_| Problem::overloaded())?;
+                        // Made-up tokens must not take the places of those that are valid; and nobody who only sends a request slowly
+                        // may take those of whoever sends a token.
+                        let known = app.inner.tokens.was_valid(&hash);
+                        let places = if known { &app.inner.places } else { &app.inner.stranger_places };
+                        let _looking = places.clone().try_acquire_owned().map_err(|_| Problem::overloaded())?;
                         let found = app.inner.tokens.look_up(app.datastore(), &hash, scope).await?;
                         let allowed = found.ok_or_else(Problem::unauthenticated)?;
                         (allowed, if allowed { Some(take_place()?) } else { None })

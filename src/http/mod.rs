@@ -68,8 +68,8 @@ pub struct HttpSettings {
     pub connections_max: usize,
     /// Requests with a token under way at the most; further ones are answered `overloaded`.
     pub requests_max: usize,
-    /// Public requests under way at the most, with those whose token is being looked up. A bound of their own, so that strangers cannot
-    /// take the places of callers with a token.
+    /// Public requests under way at the most; and, counted apart, requests whose token was never seen and is being looked up. Bounds of
+    /// their own, so that strangers cannot take the places of callers with a token.
     pub public_requests_max: usize,
     /// How long a valid token is remembered: a revoked one may work for so long.
     pub token_ttl: Duration,
@@ -130,6 +130,7 @@ struct Inner {
     tokens: TokenCache,
     places: Arc<Semaphore>,
     public_places: Arc<Semaphore>,
+    stranger_places: Arc<Semaphore>,
     changes: TaskTracker,
 }
 
@@ -159,6 +160,7 @@ impl App {
             tokens: TokenCache::new(settings.token_ttl),
             places: Arc::new(Semaphore::new(settings.requests_max)),
             public_places: Arc::new(Semaphore::new(settings.public_requests_max)),
+            stranger_places: Arc::new(Semaphore::new(settings.public_requests_max)),
             changes: TaskTracker::new(),
             settings,
         };

@@ -125,14 +125,14 @@ codes! {
     TooManySessions = "too_many_sessions", TOO_MANY_REQUESTS, "Too many sessions";
     /// The session is closed.
     SessionClosed = "session_closed", CONFLICT, "Session closed";
-    /// The session brings its own seeds and has none waiting.
-    NoNextSeed = "no_next_seed", CONFLICT, "No next seed";
     /// Another seed is live.
     CommitmentChanged = "commitment_changed", CONFLICT, "Commitment changed";
     /// Bets are pending under the seed.
     BetsPending = "bets_pending", CONFLICT, "Bets are pending";
     /// The seed has no bets.
     NothingToReveal = "nothing_to_reveal", CONFLICT, "Nothing to reveal";
+    /// The session brings its own seeds and has none waiting.
+    NoNextSeed = "no_next_seed", CONFLICT, "No next seed";
     /// Every nonce was handed out.
     NonceExhausted = "nonce_exhausted", CONFLICT, "Nonces exhausted";
     /// As many bets are pending as may be.
@@ -147,12 +147,12 @@ codes! {
     AlreadyRecorded = "already_recorded", CONFLICT, "Already recorded";
     /// The bet is void for another reason.
     VoidWithDifferentReason = "void_with_different_reason", CONFLICT, "Void for another reason";
+    /// The round ended.
+    RoundClosed = "round_closed", CONFLICT, "Round closed";
     /// Not the round's next step.
     StepConflict = "step_conflict", CONFLICT, "Not the next step";
     /// A mine was shown.
     RoundLost = "round_lost", CONFLICT, "Round is lost";
-    /// The round ended.
-    RoundClosed = "round_closed", CONFLICT, "Round closed";
     /// The round has as many steps as it may.
     TooManySteps = "too_many_steps", CONFLICT, "Too many steps";
     /// The bet is settled otherwise.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::answer::{bet_answer, bet_meta, stored_play};
-use super::error::{Attempt, SeedsError, settle_it};
+use super::error::{Attempt, LOOKS_MAX, SeedsError};
 use super::group::BetItem;
 use super::model::{BetAnswer, Reservation};
 use super::values::{BetRef, BoundedJson, Currency, InvalidValue, JSON_BYTES_MAX, Money, OutsideGame, Timestamp};
@@ -20,7 +20,7 @@ use crate::db::bets::{BetKey, BetKind, NewBet, ResultRow, RulesRow};
 use crate::db::details::{BetDetails, BetState};
 use crate::db::group::Reply;
 use crate::db::seeds::{ReservedNonce, SeedStatus};
-use crate::db::{DbError, Tx};
+use crate::db::{DbError, Tx, pause_before_retry, transaction};
 use crate::gfs::floats::SeedPair;
 use crate::gfs::games::Play;
 use crate::gfs::record::{GAME_UNBOUND, OUTSIDE_FLOATS_MAX, Rules};
@@ -244,31 +244,36 @@ impl Seeds {
                 return taken;
             }
         }
-        // Most requests are new: the stored bet is looked for only after a first try found something in the way.
-        let mut first = true;
-        settle_it!(self.inner.store, "bet.take", |tx| {
-            let look_first = !std::mem::take(&mut first);
-            self.take_in(tx, session_id, binding, look_first).await
-        })
+        // Most requests are new: what stands in the way, if only the same bet, is looked for only when something does.
+        for looks in 1..=LOOKS_MAX {
+            if let Some(taken) = settled(self.take_alone(session_id, binding).await)? {
+                return Ok(taken);
+            }
+            // In a transaction of its own: the reservation that was refused may have locked the seed, and what explains it locks the
+            // session first.
+            if let Some(taken) = settled(self.explain(session_id, binding).await)? {
+                return Ok(taken);
+            }
+            pause_before_retry(looks).await;
+        }
+        Err(DbError::TimedOut("bet.take found the row changed each time it looked".to_owned()).into())
     }
 
-    async fn take_in(
-        &self,
-        tx: &mut Tx,
-        session_id: Uuid,
-        binding: &Binding,
-        look_first: bool,
-    ) -> Result<Taken, Attempt> {
-        if look_first && let Some(bet) = tx.bet_by_ref(session_id, &binding.bet_ref).await? {
-            return replayed(binding, bet);
-        }
+    async fn take_alone(&self, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
+        transaction!(self.inner.store, "bet.take", |tx| self.take_in(tx, session_id, binding).await)
+    }
+
+    async fn explain(&self, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
+        transaction!(self.inner.store, "bet.explain", |tx| self.explain_in(tx, session_id, binding).await)
+    }
+
+    /// Takes a bet; looks again when it cannot be taken, for whatever reason.
+    async fn take_in(&self, tx: &mut Tx, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
         let settings = &self.inner.settings;
         let pending = binding.kind != BetKind::Played;
         let reserved =
             tx.reserve_nonce(session_id, &binding.commitment, self.inner.epoch, pending, settings.pending_max).await?;
-        let Some(reserved) = reserved else {
-            return self.explain(tx, session_id, binding).await;
-        };
+        let reserved = reserved.ok_or(Attempt::LookAgain)?;
         let pair = self.open_pair(session_id, &binding.commitment, &reserved.sealed, &reserved.client_seed)?;
         let (bet, result) = self.lay_out(session_id, binding, &reserved, &pair);
         if !tx.insert_bet(&binding.row(&bet, result.as_ref())).await? {
@@ -319,7 +324,7 @@ impl Seeds {
     }
 
     /// Why no nonce was handed out. Under the session's lock, so that what is told belongs together.
-    async fn explain(&self, tx: &mut Tx, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
+    async fn explain_in(&self, tx: &mut Tx, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
         if let Some(bet) = tx.bet_by_ref(session_id, &binding.bet_ref).await? {
             return replayed(binding, bet);
@@ -386,6 +391,15 @@ impl Seeds {
         let pair = self.open_pair(bet.key.session_id, &bet.commitment, &seed.sealed, &bet.client_seed)?;
         let play = stored_play(&bet.game, &bet.params)?;
         Ok((play.result(&pair, bet.key.nonce), play.cursor()))
+    }
+}
+
+/// What is settled; none when it must be looked at again.
+fn settled(attempt: Result<Taken, Attempt>) -> Result<Option<Taken>, SeedsError> {
+    match attempt {
+        Ok(taken) => Ok(Some(taken)),
+        Err(Attempt::Refused(error)) => Err(error),
+        Err(Attempt::LookAgain) => Ok(None),
     }
 }
 

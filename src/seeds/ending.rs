@@ -1,8 +1,8 @@
 //! What ends a live seed: rotation, a change of the client seed, closing.
 //!
 //! Keeps I5 (the seed that goes live was committed while the old one was in use, and another is committed in the same transaction),
-//! I7 (a seed that has bets is revealed as it ends) and I11 (a seed with a pending bet is not revealed). All of it happens under the
-//! session's lock and the seed's, taken in that order.
+//! I6 (see [`Seeds::reveal_due`]), I7 (a seed that has bets is revealed as it ends) and I11 (a seed with a pending bet is not revealed).
+//! All of it happens under the session's lock and the seed's, taken in that order.
 
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use crate::db::details::RoundOutcome;
 use crate::db::pending::EndOf;
 use crate::db::seeds::{ClientSeedSource, LockedSeed, RetiredBy, SeedRow, SeedStatus};
 use crate::db::sessions::LockedSession;
-use crate::db::{DbError, Tx, corrupt};
+use crate::db::{DbError, Tx, corrupt, transaction};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
 /// The void reason of a reservation that was not recorded in time.
@@ -54,7 +54,7 @@ impl Seeds {
             self.replace_in(tx, session_id, &request.commitment, wanted, RetiredBy::Rotation).await
         })?;
         self.saw(session_id);
-        Ok(ended)
+        self.answer_ended(session_id, ended).await
     }
 
     /// Makes the next seed live with another client seed. The old seed is revealed if it has bets, else discarded. The text that is
@@ -72,7 +72,7 @@ impl Seeds {
             self.replace_in(tx, session_id, &request.commitment, wanted, RetiredBy::ClientSeed).await
         })?;
         self.saw(session_id);
-        Ok(ended)
+        self.answer_ended(session_id, ended).await
     }
 
     async fn replace_in(
@@ -82,7 +82,7 @@ impl Seeds {
         commitment: &Commitment,
         wanted: Option<&ClientSeed>,
         by: RetiredBy,
-    ) -> Result<SeedEnded, Attempt> {
+    ) -> Result<Ended, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
         if let Some(answer) = self.replay_replace(tx, &session, commitment, wanted, by).await? {
             return Ok(answer);
@@ -98,7 +98,8 @@ impl Seeds {
         let client = live.client_side()?;
         let same_text = wanted.is_none_or(|wanted| *wanted == client.client_seed);
         if by == RetiredBy::ClientSeed && same_text {
-            return Ok(SeedEnded { revealed: None, session: self.view_in(tx, session_id).await?, replayed: true });
+            let answer = SeedEnded { revealed: None, session: self.view_in(tx, session_id).await?, replayed: true };
+            return Ok(Ended { answer, seed_no: live.seed_no });
         }
         if live.pending > 0 {
             return Err(SeedsError::BetsPending.into());
@@ -125,7 +126,8 @@ impl Seeds {
         )
         .await?;
         self.commit_next(tx, session_id, next.seed_no + 1).await?;
-        Ok(SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false })
+        let answer = SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false };
+        Ok(Ended { answer, seed_no: live.seed_no })
     }
 
     /// The answer to a replacement that was made before: the same old commitment, the same means, the same text afterwards.
@@ -136,7 +138,7 @@ impl Seeds {
         commitment: &Commitment,
         wanted: Option<&ClientSeed>,
         by: RetiredBy,
-    ) -> Result<Option<SeedEnded>, SeedsError> {
+    ) -> Result<Option<Ended>, SeedsError> {
         let Some((owner, seed_no)) = tx.find_commitment(commitment).await? else { return Ok(None) };
         if owner != session.session_id {
             return Ok(None);
@@ -152,7 +154,8 @@ impl Seeds {
             return Ok(None);
         }
         let session = self.view_in(tx, session.session_id).await?;
-        Ok(Some(SeedEnded { revealed: revealed_of(&old), session, replayed: true }))
+        let answer = SeedEnded { revealed: self.revealed_of(&old)?, session, replayed: true };
+        Ok(Some(Ended { answer, seed_no }))
     }
 
     /// Closes a session: its rounds are recorded as abandoned, its reservations voided, its live seed revealed if it has bets, the
@@ -162,25 +165,34 @@ impl Seeds {
     /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::SessionClosed`] (closed under another
     /// commitment), [`SeedsError::CommitmentChanged`]; and the database's.
     pub async fn close(&self, session_id: Uuid, commitment: &Commitment) -> Result<SeedEnded, SeedsError> {
-        settle_it!(self.inner.store, "session.close", |tx| self.close_in(tx, session_id, commitment).await)
+        let ended =
+            settle_it!(self.inner.store, "session.close", |tx| self.close_in(tx, session_id, commitment).await)?;
+        self.answer_ended(session_id, ended).await
     }
 
-    async fn close_in(&self, tx: &mut Tx, session_id: Uuid, commitment: &Commitment) -> Result<SeedEnded, Attempt> {
+    async fn close_in(&self, tx: &mut Tx, session_id: Uuid, commitment: &Commitment) -> Result<Ended, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
         let Some(live) = tx.lock_live_seed(&session).await? else {
             let last = tx.latest_seed(session_id).await?.ok_or_else(|| missing("seed"))?;
             if last.commitment != *commitment {
                 return Err(SeedsError::SessionClosed.into());
             }
+            let replayed = !session.open;
+            if session.open {
+                // An application revealed its seed and never put another.
+                tx.close_session(&session).await?;
+            }
             let session = self.view_in(tx, session_id).await?;
-            return Ok(SeedEnded { revealed: revealed_of(&last), session, replayed: true });
+            let answer = SeedEnded { revealed: self.revealed_of(&last)?, session, replayed };
+            return Ok(Ended { answer, seed_no: last.seed_no });
         };
         if live.commitment != *commitment {
             let session = Box::new(self.view_in(tx, session_id).await?);
             return Err(SeedsError::CommitmentChanged { session }.into());
         }
         let revealed = self.close_locked(tx, &session, &live, RetiredBy::Closing).await?;
-        Ok(SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false })
+        let answer = SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false };
+        Ok(Ended { answer, seed_no: live.seed_no })
     }
 
     /// Everything that closing a locked session does.
@@ -226,7 +238,8 @@ impl Seeds {
         Ok(())
     }
 
-    /// Ends a locked seed whose pending bets are all out, and reveals it if it has bets.
+    /// Ends a locked seed whose pending bets are all out, and has it revealed if it has bets: by [`Seeds::reveal_due`], which must
+    /// follow once this is committed.
     pub(super) async fn retire(
         &self,
         tx: &mut Tx,
@@ -236,7 +249,7 @@ impl Seeds {
         match tx.retire_seed(live, by).await? {
             SeedStatus::Revealed => {
                 let seed = self.inner.ring.open(live.session_id, &live.commitment, &live.sealed)?;
-                tx.insert_reveal(live, &seed, by).await?;
+                tx.insert_reveal_due(live).await?;
                 Ok(Some(Revealed {
                     server_seed: RevealedSeed::new(&seed),
                     commitment: live.commitment,
@@ -245,6 +258,47 @@ impl Seeds {
             }
             SeedStatus::Discarded | SeedStatus::Live => Ok(None),
         }
+    }
+
+    /// Answers once the ended seed's reveal is stored.
+    async fn answer_ended(&self, session_id: Uuid, ended: Ended) -> Result<SeedEnded, SeedsError> {
+        if ended.answer.revealed.is_some() {
+            self.reveal_due(session_id, ended.seed_no).await.map_err(unrevealed_yet)?;
+        }
+        Ok(ended.answer)
+    }
+
+    /// Stores the reveal of a seed that was retired in a committed transaction, if that is still to be done. Never in the transaction
+    /// that retires it (I6): what that wrote would be on disk even if it were rolled back, and more bets taken under a seed that whoever
+    /// reads the disk can read.
+    ///
+    /// # Errors
+    /// Those of the database. The note that it is due stays, and maintenance comes by.
+    pub(super) async fn reveal_due(&self, session_id: Uuid, seed_no: i32) -> Result<(), DbError> {
+        transaction!(self.inner.store, "seed.reveal", |tx| {
+            async {
+                let seed = tx.seed(session_id, seed_no).await?.ok_or_else(|| missing("seed"))?;
+                // Locks the note, so that of two who reveal one finds it done.
+                if seed.revealed.is_some() || !tx.take_reveal_due(session_id, seed_no).await? {
+                    return Ok(());
+                }
+                let clear = self.inner.ring.open(session_id, &seed.commitment, &seed.sealed)?;
+                tx.insert_reveal(&seed, &clear).await
+            }
+            .await
+        })
+    }
+
+    /// What an ended seed's answer shows, whether or not its reveal is stored yet.
+    fn revealed_of(&self, seed: &SeedRow) -> Result<Option<Revealed>, DbError> {
+        let clear = match (&seed.revealed, seed.status) {
+            (Some((clear, _)), _) => RevealedSeed::new(clear),
+            (None, SeedStatus::Revealed) => {
+                RevealedSeed::new(&self.inner.ring.open(seed.session_id, &seed.commitment, &seed.sealed)?)
+            }
+            (None, SeedStatus::Live | SeedStatus::Discarded) => return Ok(None),
+        };
+        Ok(Some(Revealed { server_seed: clear, commitment: seed.commitment, bets: seed.next_nonce }))
     }
 
     /// Makes and commits a session's next seed.
@@ -304,10 +358,13 @@ impl Seeds {
     }
 }
 
-fn revealed_of(seed: &SeedRow) -> Option<Revealed> {
-    seed.revealed.as_ref().map(|(server_seed, _)| Revealed {
-        server_seed: RevealedSeed::new(server_seed),
-        commitment: seed.commitment,
-        bets: seed.next_nonce,
-    })
+/// An ended seed and the answer that may leave once its reveal is stored.
+struct Ended {
+    answer: SeedEnded,
+    seed_no: i32,
+}
+
+/// The seed is retired, and sending the request again tells its reveal.
+pub(super) fn unrevealed_yet(error: DbError) -> SeedsError {
+    DbError::OutcomeUnknown(format!("the seed is retired and its reveal not stored yet: {error}")).into()
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::error::{Attempt, SeedsError, settle_it};
 use super::{Seeds, missing};
 use crate::db::seeds::RetiredBy;
-use crate::db::{DbError, transaction};
+use crate::db::{DbError, Tx, transaction};
 
 /// Rows that one round of maintenance looks at, of each kind.
 const BATCH: i64 = 200;
@@ -24,6 +24,8 @@ pub struct Maintained {
     pub closed: usize,
     /// Application sessions ended because their time to live was over.
     pub expired_sessions: usize,
+    /// Seeds revealed whose reveal was left over.
+    pub revealed: usize,
     /// Reservations voided.
     pub expired_reservations: usize,
     /// Quota rows forgotten.
@@ -42,6 +44,13 @@ impl Seeds {
         let settings = &self.inner.settings;
         let store = &self.inner.store;
         let idle_seconds = settings.idle_after.as_secs_f64();
+
+        let due = transaction!(store, "maintain.reveals", |tx| tx.reveals_due(BATCH).await)?;
+        done.more |= due.len() == BATCH as usize;
+        for (session_id, seed_no) in due {
+            let revealed = self.reveal_due(session_id, seed_no).await;
+            done.revealed += passing_over_corruption(revealed.map(|()| 1).map_err(Into::into))?;
+        }
 
         let reservations = transaction!(store, "maintain.reservations", |tx| tx.expired_reservations(BATCH).await)?;
         done.more |= reservations.len() == BATCH as usize;
@@ -87,49 +96,66 @@ impl Seeds {
         }
     }
 
-    /// Writes down which sessions were used. On a failure the marks are kept for the next time.
-    async fn write_marks(&self) -> Result<usize, SeedsError> {
+    /// Writes down which sessions were used. On a failure the marks are kept for the next time. [`Seeds::maintain`] does this first;
+    /// by itself it is for a service that stops.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn write_marks(&self) -> Result<usize, SeedsError> {
         let mut ids: Vec<Uuid> = {
             let mut seen = self.inner.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             seen.drain().collect()
         };
         let count = ids.len();
-        for chunk in ids.chunks_mut(MARKS_MAX) {
+        while !ids.is_empty() {
+            let start = ids.len().saturating_sub(MARKS_MAX);
+            let chunk = &mut ids[start..];
             let marked: Result<(), DbError> =
                 async { transaction!(self.inner.store, "session.mark", |tx| tx.mark_active(chunk).await) }.await;
             if let Err(error) = marked {
                 let mut seen = self.inner.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                seen.extend(chunk.iter().copied());
+                seen.extend(ids);
                 return Err(error.into());
             }
+            ids.truncate(start);
         }
         Ok(count)
     }
 
     /// Closes a session if it is still idle, or past its time, under its lock; gives how many were closed.
     pub(super) async fn end_session(&self, session_id: Uuid, by: RetiredBy) -> Result<usize, SeedsError> {
-        let idle_seconds = self.inner.settings.idle_after.as_secs_f64();
-        settle_it!(self.inner.store, "session.end", |tx| {
-            async {
-                let session = tx.lock_session(session_id).await?.ok_or_else(|| missing("session"))?;
-                let due = match by {
-                    RetiredBy::Idle => tx.is_idle(&session, idle_seconds).await?,
-                    _ => tx.is_expired(&session).await?,
-                };
-                if !due {
-                    return Ok(0);
-                }
-                match tx.lock_live_seed(&session).await? {
-                    Some(live) => {
-                        self.close_locked(tx, &session, &live, by).await?;
-                    }
-                    // An application that revealed its seed and never put another.
-                    None => tx.close_session(&session).await?,
-                }
-                Ok::<_, Attempt>(1)
-            }
-            .await
-        })
+        let ended = settle_it!(self.inner.store, "session.end", |tx| self.end_session_in(tx, session_id, by).await)?;
+        if let Some(Some(seed_no)) = ended {
+            self.reveal_due(session_id, seed_no).await?;
+        }
+        Ok(usize::from(ended.is_some()))
+    }
+
+    /// Gives the seed that is to be revealed, if there is one; nothing when the session is not to be closed.
+    async fn end_session_in(
+        &self,
+        tx: &mut Tx,
+        session_id: Uuid,
+        by: RetiredBy,
+    ) -> Result<Option<Option<i32>>, Attempt> {
+        let session = tx.lock_session(session_id).await?.ok_or_else(|| missing("session"))?;
+        let live = tx.lock_live_seed(&session).await?;
+        let due = match (by, &live) {
+            // Under the seed's lock no bet is on its way.
+            (RetiredBy::Idle, Some(live)) => tx.is_idle(&session, live, self.inner.settings.idle_after).await?,
+            (RetiredBy::Idle, None) => false,
+            _ => tx.is_expired(&session).await?,
+        };
+        if !due {
+            return Ok(None);
+        }
+        let Some(live) = live else {
+            // An application that revealed its seed and never put another.
+            tx.close_session(&session).await?;
+            return Ok(Some(None));
+        };
+        let revealed = self.close_locked(tx, &session, &live, by).await?;
+        Ok(Some(revealed.map(|_| live.seed_no)))
     }
 }
 

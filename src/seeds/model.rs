@@ -161,9 +161,13 @@ pub struct SeedView {
 
 /// Every seed of a session, oldest first, the next included.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct SeedList {
     /// The seeds.
     pub seeds: Vec<SeedView>,
+    /// There are older ones than the 10,000 that are listed at the most: the coverage of the session has all of them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub older_omitted: bool,
 }
 
 /// What anybody may know of a commitment.

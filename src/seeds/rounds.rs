@@ -157,11 +157,9 @@ impl Seeds {
         if let Some(stored) = steps.get(request.index as usize) {
             let same = json::canonical(&stored.step) == request.step.canonical()
                 && stored.disclose.as_ref().map(json::canonical) == disclose.as_ref().map(json::canonical);
-            return if same {
-                Ok(answer(&bet, steps, true)?)
-            } else {
-                Err(SeedsError::StepConflict { next_index }.into())
-            };
+            if same {
+                return Ok(answer(&bet, steps, true)?);
+            }
         }
         if !matches!(bet.state, BetState::Pending) {
             return Err(SeedsError::RoundClosed.into());
@@ -172,6 +170,10 @@ impl Seeds {
         let Some(pending) = tx.pending_bet(&bet.key).await? else {
             return Err(Attempt::LookAgain);
         };
+        if pending.next_step != next_index {
+            // A step was stored since the steps were read; it may be this very one.
+            return Err(Attempt::LookAgain);
+        }
         if pending.mine_shown {
             return Err(SeedsError::RoundLost.into());
         }
@@ -263,9 +265,8 @@ impl Seeds {
                 self.record_round(tx, &mut bet, outcome).await?;
             }
         }
-        // No step can have come between: each needs the pending row that is gone now.
-        let steps = if steps.len() == pending.next_step as usize { steps } else { tx.steps(&bet.key).await? };
-        Ok(answer(&bet, steps, false)?)
+        // Read now that the pending row is gone, which every step needs: one may have come since the round was looked at.
+        Ok(answer(&bet, tx.steps(&bet.key).await?, false)?)
     }
 
     /// Stores the record of a round whose pending row was taken out.

@@ -148,11 +148,14 @@ impl Seeds {
     pub async fn seeds_of_session(&self, session_id: Uuid) -> Result<SeedList, SeedsError> {
         let mut tx = self.inner.store.snapshot("session.seeds").await?;
         tx.session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
-        let rows = tx.seeds(session_id, SEEDS_LISTED_MAX).await?;
+        let mut rows = tx.seeds(session_id, SEEDS_LISTED_MAX + 1).await?;
         let next = tx.next_seed(session_id).await?;
         tx.rollback().await;
         self.saw(session_id);
-        Ok(SeedList { seeds: rows.iter().map(seed_view).chain(next.as_ref().map(next_seed_view)).collect() })
+        let older_omitted = rows.len() > SEEDS_LISTED_MAX as usize;
+        rows.truncate(SEEDS_LISTED_MAX as usize);
+        let seeds = rows.iter().rev().map(seed_view).chain(next.as_ref().map(next_seed_view)).collect();
+        Ok(SeedList { seeds, older_omitted })
     }
 
     /// What anybody may know of a commitment.

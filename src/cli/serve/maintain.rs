@@ -12,8 +12,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The shortest pause, also between two rounds where the first left something over.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
-/// Runs until the stop. A failure is logged and tried again.
+/// Runs until the stop, and then writes down which sessions were used last. A failure is logged and tried again.
 pub(super) async fn run(seeds: Seeds, stop: CancellationToken) {
+    run_until(&seeds, stop).await;
+    if let Err(error) = seeds.write_marks().await {
+        tracing::warn!(%error, "which sessions were used last was not written down: they may count as idle a little early");
+    }
+}
+
+async fn run_until(seeds: &Seeds, stop: CancellationToken) {
     let usual = usual_pause(seeds.settings());
     loop {
         let done = tokio::select! {
@@ -64,7 +71,7 @@ pub(super) async fn keep_horizon(seeds: Seeds, stop: CancellationToken) {
 }
 
 fn ended_something(done: &Maintained) -> bool {
-    done.closed + done.expired_sessions + done.expired_reservations > 0
+    done.closed + done.expired_sessions + done.expired_reservations + done.revealed > 0
 }
 
 /// A quarter of the shortest time that maintenance watches over, so that what is due is not long overdue.

@@ -12,10 +12,11 @@ use super::{PushedRecord, PutSession, SeedStore, SeedStoreError, StoredSession};
 use crate::db::bets::BetKind;
 use crate::db::details::BetState;
 use crate::db::seeds::{ClientSeedSource, LockedSeed, RetiredBy, SeedRow, SeedStatus};
-use crate::db::sessions::{LockedSession, Origin};
+use crate::db::sessions::Origin;
 use crate::db::{DbError, Tx};
 use crate::gfs::record::GAME_UNBOUND;
 use crate::gfs::seed::{Commitment, ServerSeed};
+use crate::seeds::ending::unrevealed_yet;
 use crate::seeds::ends::RecordRequest;
 use crate::seeds::error::{Attempt, settle_it};
 use crate::seeds::sessions::PAGE_MAX;
@@ -28,8 +29,8 @@ pub struct PgSeedStore {
     seeds: Seeds,
 }
 
-/// One try inside a transaction.
-type Tried = Result<(), Attempt<SeedStoreError>>;
+/// One try inside a transaction. Gives the seed that is to be revealed after its commit, if there may be one.
+type Tried = Result<Option<i32>, Attempt<SeedStoreError>>;
 
 impl PgSeedStore {
     /// Over the given services. Their limit of pending bets is the limit of records owed in a session.
@@ -43,7 +44,8 @@ impl PgSeedStore {
         if expected.is_none()
             && tx.insert_session(session.session_id, None, Origin::Application, epoch, ttl_seconds).await?.is_some()
         {
-            return self.insert_seed(tx, session, 0).await;
+            self.insert_seed(tx, session, 0).await?;
+            return Ok(None);
         }
         let Some(locked) = tx.lock_session(session.session_id).await? else {
             return Err(SeedStoreError::SessionNotFound.into());
@@ -80,10 +82,16 @@ impl PgSeedStore {
             self.insert_seed(tx, session, latest.seed_no + 1).await?;
         }
         tx.extend_session(session.session_id, ttl.as_secs_f64()).await?;
-        Ok(())
+        let before = if latest.commitment == commitment { latest.seed_no - 1 } else { latest.seed_no };
+        Ok(Some(before).filter(|before| *before >= 0))
     }
 
-    async fn insert_seed(&self, tx: &mut Tx, session: &PutSession, seed_no: i32) -> Tried {
+    async fn insert_seed(
+        &self,
+        tx: &mut Tx,
+        session: &PutSession,
+        seed_no: i32,
+    ) -> Result<(), Attempt<SeedStoreError>> {
         let commitment = session.server_seed.commitment();
         if !tx.insert_commitment(&commitment, session.session_id, seed_no).await? {
             return Err(SeedStoreError::CommitmentUsed.into());
@@ -116,7 +124,7 @@ impl PgSeedStore {
             if live.pending > 0 {
                 return Err(SeedStoreError::BetsPending.into());
             }
-            self.reveal_live(tx, &session, &live).await?;
+            self.reveal_live(tx, &live).await?;
         } else {
             let seed = tx.seed(session_id, seed_no).await?.ok_or_else(|| missing("seed"))?;
             if seed.status != SeedStatus::Revealed {
@@ -124,14 +132,19 @@ impl PgSeedStore {
             }
         }
         tx.extend_session(session_id, ttl.as_secs_f64()).await?;
-        Ok(())
+        Ok(Some(seed_no))
     }
 
-    /// Reveals a seed although it may have no bets: the application says that it was shown.
-    async fn reveal_live(&self, tx: &mut Tx, session: &LockedSession, live: &LockedSeed) -> Result<(), DbError> {
-        let seed = self.seeds.inner.ring.open(session.session_id, &live.commitment, &live.sealed)?;
+    /// Has a seed revealed although it may have no bets: the application says that it was shown.
+    async fn reveal_live(&self, tx: &mut Tx, live: &LockedSeed) -> Result<(), DbError> {
         tx.reveal_seed(live, RetiredBy::Replaced).await?;
-        tx.insert_reveal(live, &seed, RetiredBy::Replaced).await
+        tx.insert_reveal_due(live).await
+    }
+
+    /// Stores the reveal of a seed whose end is committed.
+    async fn reveal_due(&self, session_id: Uuid, seed_no: Option<i32>) -> Result<(), SeedStoreError> {
+        let Some(seed_no) = seed_no else { return Ok(()) };
+        self.seeds.reveal_due(session_id, seed_no).await.map_err(|error| unrevealed_yet(error).into())
     }
 
     async fn latest(
@@ -185,7 +198,9 @@ impl SeedStore for PgSeedStore {
         if session.client_seed.as_str().contains('\0') {
             return Err(SeedStoreError::ClientSeedWithNul);
         }
-        settle_it!(self.seeds.inner.store, "store.put", |tx| self.put_in(tx, session, ttl, expected).await)
+        let retired: Result<_, SeedStoreError> =
+            settle_it!(self.seeds.inner.store, "store.put", |tx| self.put_in(tx, session, ttl, expected).await);
+        self.reveal_due(session.session_id, retired?).await
     }
 
     async fn reserve_nonce(
@@ -226,9 +241,10 @@ impl SeedStore for PgSeedStore {
         if server_seed.commitment() != *commitment {
             return Err(SeedStoreError::WrongSeed);
         }
-        settle_it!(self.seeds.inner.store, "store.reveal", |tx| {
+        let retired: Result<_, SeedStoreError> = settle_it!(self.seeds.inner.store, "store.reveal", |tx| {
             self.reveal_in(tx, session_id, commitment, ttl).await
-        })
+        });
+        self.reveal_due(session_id, retired?).await
     }
 
     async fn revealed(&self, session_id: Uuid) -> Result<BTreeMap<Commitment, ServerSeed>, SeedStoreError> {
@@ -277,7 +293,7 @@ impl SeedStore for PgSeedStore {
 
     async fn count_session(&self, address: IpAddr, window: Duration) -> Result<u32, SeedStoreError> {
         let inner = &self.seeds.inner;
-        let hash = inner.secret.keyed_hash("address", &address_group(address));
+        let hash = inner.secret.keyed_hash("store address", &address_group(address));
         let seconds = window.as_secs_f64();
         let counted: Result<_, DbError> = async {
             crate::db::transaction!(inner.store, "store.count_session", |tx| {

@@ -73,12 +73,37 @@ async fn strangers_take_no_place_of_a_caller_whose_token_is_known_i12() {
         api.get("/v1/signing-keys").await.problem(503, "overloaded");
         let token = fairledger::http::auth::ApiToken::generate();
         let made_up = axum::http::Request::get(listed).header("authorization", format!("Bearer {}", token.expose()));
-        api.send(made_up.body(axum::body::Body::empty()).unwrap()).await.problem(503, "overloaded");
+        // Looking tokens up has places of its own.
+        api.send(made_up.body(axum::body::Body::empty()).unwrap()).await.problem(401, "unauthenticated");
         api.get(listed).await.expect(200);
         held.rollback().await.unwrap();
     };
     let (answer, ()) = tokio::join!(stranger, others);
     answer.problem(404, "commitment_not_found");
+}
+
+#[tokio::test]
+async fn slow_strangers_stop_nobody_who_has_a_token_i12() {
+    // Nothing is remembered: every token is looked up each time.
+    let http = HttpSettings { public_requests_max: 1, token_ttl: Duration::ZERO, ..HttpSettings::default() };
+    let api = Api::with(Setup { http, ..Setup::default() }).await;
+    let (started, start) = tokio::sync::oneshot::channel();
+    let mut started = Some(started);
+    let never = futures_util::stream::poll_fn(move |_| {
+        started.take().map(|started| started.send(()));
+        std::task::Poll::<Option<Result<axum::body::Bytes, std::convert::Infallible>>>::Pending
+    });
+    let slow = axum::http::Request::post("/v1/verify").header("content-type", "application/json");
+    let slow = api.send(slow.body(axum::body::Body::from_stream(never)).unwrap());
+    let others = async {
+        start.await.unwrap();
+        api.get("/v1/signing-keys").await.problem(503, "overloaded");
+        api.get("/v1/sessions?playerRef=p").await.expect(200);
+    };
+    tokio::select! {
+        _ = slow => unreachable!("it waits for its body"),
+        () = others => {}
+    }
 }
 
 #[tokio::test]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use fairledger::seeds::SeedsSettings;
 use fairledger::seeds::model::SessionStatus;
+use fairledger::seeds::{SeedsSettings, StepRequest};
+use serde_json::json;
 
 use super::pending::reservation;
-use super::{all_bets, dice, session, start_with};
+use super::{all_bets, bounded, dice, session, start_with};
 use crate::harness::TestDb;
 
 fn settings(idle: Duration, reservation_ttl: Duration) -> SeedsSettings {
@@ -28,6 +29,10 @@ async fn idle_sessions_are_closed_and_used_ones_are_not() {
         .execute(&mut owner)
         .await
         .unwrap();
+    sqlx::query("UPDATE fairledger.bets SET taken_at = taken_at - interval '2 hours'")
+        .execute(&mut owner)
+        .await
+        .unwrap();
     seeds.view(looked_at.session_id).await.unwrap();
     // Two processes at once close it once.
     let again = start_with(&db, settings(HOUR, HOUR), None).await;
@@ -43,6 +48,35 @@ async fn idle_sessions_are_closed_and_used_ones_are_not() {
     assert_eq!(status(fresh.session_id).await, SessionStatus::Open);
     let list = again.seeds_of_session(idle.session_id).await.unwrap().seeds;
     assert_eq!((list[0].status, list[0].retired_by), ("revealed", Some("idle")));
+}
+
+/// Its use is written down by the service that it is used on, now and then; another one must not close it meanwhile.
+#[tokio::test]
+async fn a_session_with_a_fresh_bet_or_step_is_not_idle_whatever_its_mark_says() {
+    let db = TestDb::new().await;
+    let seeds = start_with(&db, settings(HOUR, HOUR), None).await;
+    let other = start_with(&db, settings(HOUR, HOUR), None).await;
+    let (bet, stepped) = (session(&seeds).await, session(&seeds).await);
+    seeds.take_bet(bet.session_id, &dice(bet.commitment, "b")).await.unwrap();
+    let mut round = dice(stepped.commitment, "r");
+    round.game.conceal = true;
+    seeds.take_bet(stepped.session_id, &round).await.unwrap();
+    let step = StepRequest { index: 0, step: bounded(json!("wait")), disclose: None };
+    seeds.step(stepped.session_id, &stepped.commitment, 0, &step).await.unwrap();
+    let mut owner = db.owner().await;
+    for old in [
+        "UPDATE fairledger.sessions SET active_at = active_at - interval '2 hours'",
+        "UPDATE fairledger.bets SET taken_at = taken_at - interval '2 hours' WHERE bet_ref = 'r'",
+    ] {
+        sqlx::query(old).execute(&mut owner).await.unwrap();
+    }
+    assert_eq!(other.maintain().await.unwrap().closed, 0);
+    sqlx::query("UPDATE fairledger.steps SET stepped_at = stepped_at - interval '2 hours'")
+        .execute(&mut owner)
+        .await
+        .unwrap();
+    assert_eq!(other.maintain().await.unwrap().closed, 1);
+    assert_eq!(other.view(bet.session_id).await.unwrap().status, SessionStatus::Open);
 }
 
 #[tokio::test]
@@ -95,10 +129,12 @@ async fn one_corrupt_session_does_not_keep_others_from_their_end() {
         .execute(&mut owner)
         .await
         .unwrap();
-    sqlx::query("UPDATE fairledger.sessions SET active_at = created_at - interval '2 hours'")
-        .execute(&mut owner)
-        .await
-        .unwrap();
+    for old in [
+        "UPDATE fairledger.sessions SET active_at = created_at - interval '2 hours'",
+        "UPDATE fairledger.bets SET taken_at = taken_at - interval '2 hours'",
+    ] {
+        sqlx::query(old).execute(&mut owner).await.unwrap();
+    }
     assert_eq!(seeds.maintain().await.unwrap().closed, 1);
     assert_eq!(seeds.view(sound.session_id).await.unwrap().status, SessionStatus::Closed);
     assert_eq!(seeds.view(broken.session_id).await.unwrap().status, SessionStatus::Open);

@@ -1,9 +1,11 @@
 //! Rotation, client-seed change and closing.
 
+use fairledger::db::DbError;
 use fairledger::gfs::ClientSeed;
 use fairledger::seeds::model::{BetStatus, SessionStatus};
 use fairledger::seeds::{ClientSeedRequest, RotateRequest, SeedsError};
 use serde_json::json;
+use sqlx::Executor as _;
 
 use super::pending::reservation;
 use super::{all_bets, dice, game, inspected, refused, session, start};
@@ -33,6 +35,52 @@ async fn a_rotation_reveals_the_seed_and_the_committed_next_one_goes_live() {
     assert_eq!(again.revealed, ended.revealed);
     let other_text = RotateRequest { client_seed: Some(text("other")), ..request };
     refused!(seeds.rotate(view.session_id, &other_text).await, SeedsError::CommitmentChanged { .. });
+}
+
+/// What a transaction wrote stays on disk even when it is rolled back, and then the seed would live on readable.
+#[tokio::test]
+async fn a_rotation_that_fails_has_written_no_seed_in_clear_i6() {
+    let db = TestDb::new().await;
+    let seeds = start(&db).await;
+    let view = session(&seeds).await;
+    seeds.take_bet(view.session_id, &dice(view.commitment, "b")).await.unwrap();
+    // The last thing that the rotation does is refused.
+    let mut owner = db.owner().await;
+    owner.execute("ALTER TABLE fairledger.next_seeds ADD CONSTRAINT never CHECK (seed_no < 2)").await.unwrap();
+    let request = RotateRequest { commitment: view.commitment, client_seed: None };
+    refused!(seeds.rotate(view.session_id, &request).await, SeedsError::Db(_));
+    assert_eq!(seeds.view(view.session_id).await.unwrap().commitment, view.commitment, "it is live still");
+    let bytes: i64 =
+        sqlx::query_scalar("SELECT pg_relation_size('fairledger.reveals')").fetch_one(&mut owner).await.unwrap();
+    assert_eq!(bytes, 0, "nothing was ever written there");
+}
+
+#[tokio::test]
+async fn a_reveal_that_was_left_over_is_made_up_for_i7() {
+    let db = TestDb::new().await;
+    let seeds = start(&db).await;
+    for by_maintenance in [false, true] {
+        let view = session(&seeds).await;
+        seeds.take_bet(view.session_id, &dice(view.commitment, "b")).await.unwrap();
+        let mut owner = db.owner().await;
+        owner.execute("ALTER TABLE fairledger.reveals ADD CONSTRAINT never CHECK (false) NOT VALID").await.unwrap();
+        let request = RotateRequest { commitment: view.commitment, client_seed: None };
+        refused!(seeds.rotate(view.session_id, &request).await, SeedsError::Db(DbError::OutcomeUnknown(_)));
+        refused!(
+            seeds.take_bet(view.session_id, &dice(view.commitment, "late")).await,
+            SeedsError::CommitmentChanged { .. }
+        );
+        owner.execute("ALTER TABLE fairledger.reveals DROP CONSTRAINT never").await.unwrap();
+        if by_maintenance {
+            assert_eq!(seeds.maintain().await.unwrap().revealed, 1);
+        }
+        let again = seeds.rotate(view.session_id, &request).await.unwrap();
+        assert!(again.replayed);
+        let stored = seeds.commitment(&view.commitment).await.unwrap();
+        assert_eq!(stored.server_seed, again.revealed.map(|revealed| revealed.server_seed));
+        assert!(stored.server_seed.is_some());
+        assert_eq!(seeds.maintain().await.unwrap().revealed, 0);
+    }
 }
 
 #[tokio::test]
