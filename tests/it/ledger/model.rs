@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use uuid::Uuid;
 
 use super::clock::TestClock;
-use super::{code, key_id, key_with_window, ledger, spend, token};
+use super::{code, key_id, key_with_window, ledger, ledger_alone, spend, token};
 use crate::harness::TestDb;
 
 const ROUNDS: usize = 400;
@@ -229,11 +229,15 @@ impl Driver {
     }
 }
 
-async fn run(seed: u64) {
+async fn run(seed: u64, grouped: bool) {
     let db = TestDb::new().await;
     let noon: DateTime<Utc> = "2030-06-01T12:00:00Z".parse().unwrap();
     let clock = std::sync::Arc::new(tokio::sync::Mutex::new(TestClock::install(&db, noon).await));
-    let services = [ledger(&db).await, ledger(&db).await];
+    let services = if grouped {
+        [ledger(&db).await, ledger(&db).await]
+    } else {
+        [ledger_alone(&db).await, ledger_alone(&db).await]
+    };
     let mut owner = db.connect(&db.owner_url).await;
     let key = key_with_window(&services[0], "k0", noon, noon + TimeDelta::hours(1)).await;
     let mut driver = Driver { random: StdRng::seed_from_u64(seed), key, known: Vec::new() };
@@ -323,12 +327,17 @@ async fn stored(owner: &mut sqlx::PgConnection, key: &str) -> (State, BTreeMap<V
 
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_i2_what_was_answered_is_what_some_order_of_the_requests_explains() {
-    run(1).await;
+    run(1, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_i2_the_same_with_every_spend_in_a_transaction_of_its_own() {
+    run(1, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_i2_the_same_from_a_seed_of_its_own_each_time() {
     let seed = std::env::var("FAIRLEDGER_MODEL_SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
     println!("FAIRLEDGER_MODEL_SEED={seed}");
-    run(seed).await;
+    run(seed, true).await;
 }
