@@ -2,8 +2,8 @@
 //! append-only file, and against what PostgreSQL inserts at all. Prints one JSON object; docs/PERFORMANCE.md explains it.
 //!
 //! Everything runs on this machine, one run after the other. Only ratios within one run mean anything. `cargo bench --bench throughput`
-//! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation,memory` takes some of
-//! the parts. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
+//! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation` takes some of the parts,
+//! and `memory`, which is not measured otherwise, spends with 1,024 callers for that time. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
 //! `pgbench`.
 
 mod bets;
@@ -190,6 +190,20 @@ async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &
     Ok(())
 }
 
+/// The memory of this process, service and callers together, before, in the middle and at the end of a long run.
+async fn measure_memory(plan: &Plan, postgres: &Postgres, report: &mut Report) -> Done<()> {
+    let callers = if plan.full { 1_024 } else { 8 };
+    let ledger = spends::ledger(postgres, true).await?;
+    let mut resident_kib = vec![load::resident_kib()?];
+    for _ in 0..4 {
+        let measured = spends::through(postgres, &ledger, callers, plan.time / 4, NEVER).await?;
+        resident_kib.push(load::resident_kib()?);
+        report.add(format!("memory.spends.{callers}"), &measured);
+    }
+    report.0.insert("memory".into(), json!({ "resident_kib": resident_kib }));
+    Ok(())
+}
+
 /// The ratios that docs/PERFORMANCE.md states.
 fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
     let mut pairs = Vec::new();
@@ -229,6 +243,9 @@ async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value>
     }
     if plan.wants("http") {
         measure_http(plan, postgres, redis, &mut report).await?;
+    }
+    if plan.only.is_some() && plan.wants("memory") {
+        measure_memory(plan, postgres, &mut report).await?;
     }
     let ratios = ratios(plan, &report);
     Ok(json!({ "bench": "throughput", "seconds": plan.time.as_secs_f64(), "ratios": ratios, "measured": report.0 }))
