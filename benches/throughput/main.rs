@@ -126,11 +126,10 @@ fn stats(stats: Option<fairledger::db::group::GroupStats>) -> Value {
         "batch_times_us": stats.times_us.counts })
 }
 
-async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
-    let ring = KeyRing::generate_entry("k1");
-    let grouped = bets::service(postgres, true, false, &ring).await?;
-    let signing = bets::service(postgres, true, true, &ring).await?;
-    let alone = bets::service(postgres, false, false, &ring).await?;
+async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &str, report: &mut Report) -> Done<()> {
+    let grouped = bets::service(postgres, true, false, ring).await?;
+    let signing = bets::service(postgres, true, true, ring).await?;
+    let alone = bets::service(postgres, false, false, ring).await?;
     let many = bets::sessions(&alone, plan.sessions).await?;
     bets::through(postgres, &grouped, &many, What::Bets, 8, plan.time.min(Duration::from_secs(1)), NEVER).await?;
     for &callers in &plan.callers {
@@ -166,8 +165,8 @@ async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &
     Ok(())
 }
 
-async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
-    let seeds = bets::service(postgres, true, false, &KeyRing::generate_entry("http")).await?;
+async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &str, report: &mut Report) -> Done<()> {
+    let seeds = bets::service(postgres, true, false, ring).await?;
     let ledger = spends::ledger(postgres, true).await?;
     let alone = spends::ledger(postgres, false).await?;
     let connections: &[usize] = if plan.full { &[64, 256] } else { &[4] };
@@ -232,6 +231,8 @@ fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
 
 async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value> {
     let mut report = Report::default();
+    // One for all services on the database.
+    let ring = KeyRing::generate_entry("k1");
     if plan.wants("calculation") {
         report.0.insert("calculation".into(), calculation::measure(plan.full)?);
     }
@@ -239,10 +240,10 @@ async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value>
         measure_spends(plan, postgres, redis, &mut report).await?;
     }
     if plan.wants("bets") {
-        measure_bets(plan, postgres, redis, &mut report).await?;
+        measure_bets(plan, postgres, redis, &ring, &mut report).await?;
     }
     if plan.wants("http") {
-        measure_http(plan, postgres, redis, &mut report).await?;
+        measure_http(plan, postgres, redis, &ring, &mut report).await?;
     }
     if plan.only.is_some() && plan.wants("memory") {
         measure_memory(plan, postgres, &mut report).await?;
