@@ -32,6 +32,8 @@ enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Model {
     now: DateTime<Utc>,
+    /// The latest that the clock showed while the requests under way were.
+    latest: DateTime<Utc>,
     from: DateTime<Utc>,
     until: DateTime<Utc>,
     state: State,
@@ -115,9 +117,21 @@ impl Model {
             }
             Step::Clock(at) => {
                 self.now = *at;
+                self.latest = self.latest.max(*at);
                 String::new()
             }
         }
+    }
+
+    /// A sweep reads the clock when it marks the key, and what it marked is seen once that is committed: the clock may have been set
+    /// back between. Nothing that is accepted between is lost sight of, since the key accepts nothing from the commit on.
+    fn sweep_late(mut self) -> Option<Self> {
+        let marked = self.now < self.until && self.latest >= self.until && self.state != State::Swept;
+        marked.then(|| {
+            self.state = State::Swept;
+            self.standing.clear();
+            self
+        })
     }
 }
 
@@ -130,8 +144,11 @@ fn explained(models: &HashSet<Model>, steps: &[(Step, String)]) -> HashSet<Model
     for first in 0..steps.len() {
         let mut rest = steps.to_vec();
         let (step, answer) = rest.remove(first);
-        let next: HashSet<Model> =
+        let mut next: HashSet<Model> =
             models.iter().cloned().filter_map(|mut model| (model.step(&step) == answer).then_some(model)).collect();
+        if matches!(step, Step::Sweep) {
+            next.extend(models.iter().cloned().filter_map(Model::sweep_late));
+        }
         if !next.is_empty() {
             after.extend(explained(&next, &rest));
         }
@@ -243,6 +260,7 @@ async fn run(seed: u64, grouped: bool) {
     let mut driver = Driver { random: StdRng::seed_from_u64(seed), key, known: Vec::new() };
     let new_model = |key: &Key, now| Model {
         now,
+        latest: now,
         from: key.redeem_from,
         until: key.redeem_until,
         state: State::Open,
@@ -275,6 +293,7 @@ async fn run(seed: u64, grouped: bool) {
         models = after
             .into_iter()
             .filter(|model| model.state == state && (state == State::Swept || model.standing == stored))
+            .map(|model| Model { latest: model.now, ..model })
             .collect();
         assert!(!models.is_empty(), "seed {seed}, round {round}: {answered:#?}\nleft {state:?} with {stored:?}");
         if state != State::Open && driver.random.random_bool(0.3) {
