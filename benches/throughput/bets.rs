@@ -193,7 +193,9 @@ pub async fn by_redis(redis: &Redis, sessions: usize, callers: usize, time: Dura
     })
     .await?;
     let mut pipe = redis::pipe();
-    (0..sessions).for_each(|session| drop(pipe.cmd("HGET").arg(format!("s:{session}")).arg("nonce")));
+    for session in 0..sessions {
+        pipe.cmd("HGET").arg(format!("s:{session}")).arg("nonce");
+    }
     let nonces: Vec<u64> = pipe.query_async(&mut connection.clone()).await?;
     let taken: u64 = nonces.iter().sum();
     if taken == measured.calls { Ok(measured) } else { Err(format!("{} bets, {taken} nonces", measured.calls).into()) }

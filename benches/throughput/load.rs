@@ -111,3 +111,10 @@ pub fn cpu_seconds() -> Done<f64> {
     }
     Ok(ticks as f64 / TICKS_PER_S)
 }
+
+/// Memory of this process that is in RAM.
+pub fn resident_kib() -> Done<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}

@@ -2,8 +2,8 @@
 //! append-only file, and against what PostgreSQL inserts at all. Prints one JSON object; docs/PERFORMANCE.md explains it.
 //!
 //! Everything runs on this machine, one run after the other. Only ratios within one run mean anything. `cargo bench --bench throughput`
-//! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation,memory` takes some of
-//! the parts. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
+//! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation` takes some of the parts,
+//! and `memory`, which is not measured otherwise, spends with 1,024 callers for that time. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
 //! `pgbench`.
 
 mod bets;
@@ -126,11 +126,10 @@ fn stats(stats: Option<fairledger::db::group::GroupStats>) -> Value {
         "batch_times_us": stats.times_us.counts })
 }
 
-async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
-    let ring = KeyRing::generate_entry("k1");
-    let grouped = bets::service(postgres, true, false, &ring).await?;
-    let signing = bets::service(postgres, true, true, &ring).await?;
-    let alone = bets::service(postgres, false, false, &ring).await?;
+async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &str, report: &mut Report) -> Done<()> {
+    let grouped = bets::service(postgres, true, false, ring).await?;
+    let signing = bets::service(postgres, true, true, ring).await?;
+    let alone = bets::service(postgres, false, false, ring).await?;
     let many = bets::sessions(&alone, plan.sessions).await?;
     bets::through(postgres, &grouped, &many, What::Bets, 8, plan.time.min(Duration::from_secs(1)), NEVER).await?;
     for &callers in &plan.callers {
@@ -166,8 +165,8 @@ async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &
     Ok(())
 }
 
-async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
-    let seeds = bets::service(postgres, true, false, &KeyRing::generate_entry("http")).await?;
+async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &str, report: &mut Report) -> Done<()> {
+    let seeds = bets::service(postgres, true, false, ring).await?;
     let ledger = spends::ledger(postgres, true).await?;
     let alone = spends::ledger(postgres, false).await?;
     let connections: &[usize] = if plan.full { &[64, 256] } else { &[4] };
@@ -187,6 +186,20 @@ async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &
         let measured = http::spends(&seeds, by_redis, key_id.as_str(), connections, plan.time).await?;
         report.add(format!("http.redis.{connections}"), &measured);
     }
+    Ok(())
+}
+
+/// The memory of this process, service and callers together, before, in the middle and at the end of a long run.
+async fn measure_memory(plan: &Plan, postgres: &Postgres, report: &mut Report) -> Done<()> {
+    let callers = if plan.full { 1_024 } else { 8 };
+    let ledger = spends::ledger(postgres, true).await?;
+    let mut resident_kib = vec![load::resident_kib()?];
+    for _ in 0..4 {
+        let measured = spends::through(postgres, &ledger, callers, plan.time / 4, NEVER).await?;
+        resident_kib.push(load::resident_kib()?);
+        report.add(format!("memory.spends.{callers}"), &measured);
+    }
+    report.0.insert("memory".into(), json!({ "resident_kib": resident_kib }));
     Ok(())
 }
 
@@ -218,6 +231,8 @@ fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
 
 async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value> {
     let mut report = Report::default();
+    // One for all services on the database.
+    let ring = KeyRing::generate_entry("k1");
     if plan.wants("calculation") {
         report.0.insert("calculation".into(), calculation::measure(plan.full)?);
     }
@@ -225,10 +240,13 @@ async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value>
         measure_spends(plan, postgres, redis, &mut report).await?;
     }
     if plan.wants("bets") {
-        measure_bets(plan, postgres, redis, &mut report).await?;
+        measure_bets(plan, postgres, redis, &ring, &mut report).await?;
     }
     if plan.wants("http") {
-        measure_http(plan, postgres, redis, &mut report).await?;
+        measure_http(plan, postgres, redis, &ring, &mut report).await?;
+    }
+    if plan.only.is_some() && plan.wants("memory") {
+        measure_memory(plan, postgres, &mut report).await?;
     }
     let ratios = ratios(plan, &report);
     Ok(json!({ "bench": "throughput", "seconds": plan.time.as_secs_f64(), "ratios": ratios, "measured": report.0 }))

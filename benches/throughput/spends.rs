@@ -166,7 +166,7 @@ pub async fn ceiling(postgres: &Postgres, ledger: &Ledger, time: Duration) -> Do
         .await?;
     let script = format!(
         "\\set base random(1, 4000000000000000000)\nINSERT INTO fairledger.spends (expires_at, key_no, spend_id, nonce)
-         SELECT '2099-01-01'::timestamptz, {key_no}, '{}'::uuid, sha256(int8send(:base + n)) FROM generate_series(1, {ROWS}) n
+         SELECT '2099-01-01'::timestamptz, {key_no}, '{}'::uuid, sha256(int8send(:base::bigint + n)) FROM generate_series(1, {ROWS}) n
          ON CONFLICT DO NOTHING;\n",
         Uuid::nil(),
     );

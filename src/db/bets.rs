@@ -259,29 +259,26 @@ impl BatchTx<'_> {
         usize::try_from(inserted).map_err(|_| corrupt("bet", "more rows inserted than sent"))
     }
 
-    /// Whether each of many bets, in the order given, was left out by [`BatchTx::insert_bets`]: its reference names another one.
+    /// Whether each of many references, by session and in the order given, names a stored bet.
     ///
     /// # Errors
-    /// Those of the database; corruption when one is not there at all.
-    pub async fn left_out(&mut self, bets: &[NewBet<'_>]) -> Result<Vec<bool>, DbError> {
-        let mut rows = Columns::default();
-        bets.iter().for_each(|bet| rows.push(bet));
-        let stored = sqlx::query_scalar!(
-            r#"SELECT (b.seed_no, b.nonce) IS DISTINCT FROM (t.seed_no, t.nonce) AS "other!"
-               FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[]) WITH ORDINALITY AS t (session_id, bet_ref, seed_no, nonce, place)
+    /// Those of the database.
+    pub async fn known_refs(&mut self, refs: &[(Uuid, &str)]) -> Result<Vec<bool>, DbError> {
+        let (session_ids, bet_refs): (Vec<Uuid>, Vec<&str>) = refs.iter().copied().unzip();
+        let known = sqlx::query_scalar!(
+            r#"SELECT b.bet_ref IS NOT NULL AS "known!"
+               FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS t (session_id, bet_ref, place)
                LEFT JOIN fairledger.bets b ON b.session_id = t.session_id AND b.bet_ref = t.bet_ref
                ORDER BY t.place"#,
-            &rows.session_id,
-            &rows.bet_ref as &[&str],
-            &rows.seed_no,
-            &rows.nonce,
+            &session_ids,
+            &bet_refs as &[&str],
         )
         .fetch_all(self.connection())
         .await?;
-        if stored.len() == bets.len() {
-            Ok(stored)
+        if known.len() == refs.len() {
+            Ok(known)
         } else {
-            Err(corrupt("bet", format!("{} rows for {} references", stored.len(), bets.len())))
+            Err(corrupt("bet", format!("{} rows for {} references", known.len(), refs.len())))
         }
     }
 }

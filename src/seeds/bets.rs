@@ -151,10 +151,11 @@ impl Binding {
 
 /// A bet that is stored, and whether it had been before.
 pub(super) struct Taken {
-    pub(super) bet: BetDetails,
+    // Boxed: it is passed on from hand to hand.
+    pub(super) bet: Box<BetDetails>,
     pub(super) replayed: bool,
     /// What it is calculated with; known where the bet was taken just now.
-    pub(super) pair: Option<SeedPair>,
+    pub(super) pair: Option<Arc<SeedPair>>,
 }
 
 impl Seeds {
@@ -244,7 +245,13 @@ impl Seeds {
                 return taken;
             }
         }
-        // Most requests are new: what stands in the way, if only the same bet, is looked for only when something does.
+        // What a group sent back has most likely something in its way.
+        if self.group.is_some()
+            && let Some(taken) = settled(self.explain(session_id, binding).await)?
+        {
+            return Ok(taken);
+        }
+        // Otherwise most requests are new: what stands in the way, if only the same bet, is looked for only when something does.
         for looks in 1..=LOOKS_MAX {
             if let Some(taken) = settled(self.take_alone(session_id, binding).await)? {
                 return Ok(taken);
@@ -283,7 +290,7 @@ impl Seeds {
         if binding.kind != BetKind::Played {
             tx.insert_pending(&bet.key, binding.kind, bet.taken_at, bet.expires_at).await?;
         }
-        Ok(Taken { bet, replayed: false, pair: Some(pair) })
+        Ok(Taken { bet, replayed: false, pair: Some(Arc::new(pair)) })
     }
 
     /// A bet under the nonce that it was just given, with its result when it is played at once.
@@ -293,11 +300,11 @@ impl Seeds {
         binding: &Binding,
         reserved: &ReservedNonce,
         pair: &SeedPair,
-    ) -> (BetDetails, Option<ResultRow>) {
+    ) -> (Box<BetDetails>, Option<ResultRow>) {
         let key = BetKey { session_id, seed_no: reserved.seed_no, nonce: reserved.nonce };
         let expires_at = (binding.kind == BetKind::Reservation)
             .then(|| reserved.taken_at + time_delta(self.inner.settings.reservation_ttl));
-        let mut bet = BetDetails {
+        let mut bet = Box::new(BetDetails {
             key,
             bet_ref: binding.bet_ref.clone(),
             kind: binding.kind,
@@ -315,7 +322,7 @@ impl Seeds {
             server_seed: None,
             state: BetState::Pending,
             settlement: None,
-        };
+        });
         let result = binding.play.filter(|_| binding.kind == BetKind::Played).map(|play| {
             let result = play.result(pair, key.nonce).to_json();
             self.complete(&mut bet, result, play.cursor(), None)
@@ -358,7 +365,7 @@ impl Seeds {
         };
         let pair = match pair {
             Some(pair) => pair,
-            None => self.stored_pair(&bet).await?,
+            None => Arc::new(self.stored_pair(&bet).await?),
         };
         Ok(Reservation {
             session_id: bet.key.session_id,
@@ -404,7 +411,11 @@ fn settled(attempt: Result<Taken, Attempt>) -> Result<Option<Taken>, SeedsError>
 }
 
 fn replayed(binding: &Binding, bet: BetDetails) -> Result<Taken, Attempt> {
-    if binding.is(&bet) { Ok(Taken { bet, replayed: true, pair: None }) } else { Err(SeedsError::BetRefReused.into()) }
+    if binding.is(&bet) {
+        Ok(Taken { bet: Box::new(bet), replayed: true, pair: None })
+    } else {
+        Err(SeedsError::BetRefReused.into())
+    }
 }
 
 fn time_delta(duration: Duration) -> TimeDelta {

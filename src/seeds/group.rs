@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use uuid::Uuid;
 
@@ -34,13 +35,15 @@ pub(super) struct BetItem {
 pub(super) struct BetGroup {
     /// Without a group of its own.
     seeds: Seeds,
+    /// A reference was taken already in the last batch, so the next one looks before it reserves. Most services never do.
+    repeated: AtomicBool,
 }
 
 /// A bet of a batch as it is to be stored.
 struct LaidOut {
     /// Its place in the batch.
     place: usize,
-    bet: BetDetails,
+    bet: Box<BetDetails>,
     result: Option<ResultRow>,
     pair: Arc<SeedPair>,
 }
@@ -51,16 +54,26 @@ enum Tried {
     Committed(Vec<LaidOut>),
     /// Rolled back. These, by place, cannot be taken with the others.
     InTheWay(Vec<usize>),
+    /// Rolled back. Somebody's reference is taken.
+    Repeated,
 }
 
 impl BetGroup {
     pub(super) fn new(seeds: Seeds) -> Self {
-        Self { seeds }
+        Self { seeds, repeated: AtomicBool::new(false) }
     }
 
-    async fn try_commit(&self, writer: &mut Writer, batch: &Batch<'_>) -> Result<Tried, DbError> {
+    async fn try_commit(&self, writer: &mut Writer, batch: &mut Batch<'_>, look_first: bool) -> Result<Tried, DbError> {
         let mut tx = writer.begin("bet.group").await?;
-        match self.store(&mut tx, batch).await {
+        let tried = async {
+            if look_first {
+                let known = tx.known_refs(&batch.refs()).await?;
+                self.repeated.store(known.contains(&true), Ordering::Relaxed);
+                batch.set_aside_where(&known);
+            }
+            self.store(&mut tx, batch).await
+        };
+        match tried.await {
             Ok(Tried::Committed(stored)) if !stored.is_empty() => {
                 tx.commit().await?;
                 Ok(Tried::Committed(stored))
@@ -80,7 +93,7 @@ impl BetGroup {
         let mut corrupt = Vec::new();
         for (seed, reserved) in tx.reserve_nonces(&wanted, inner.epoch, inner.settings.pending_max).await? {
             let Some(places) = seeds.get(seed) else { continue };
-            // Which one it is has been logged. The bets under it fail alone.
+            // Which seed it is has been logged. The bets under it fail alone.
             match self.lay_out(batch, places, reserved) {
                 Ok(bets) => laid_out.extend(bets),
                 Err(_) => corrupt.extend_from_slice(places),
@@ -100,9 +113,7 @@ impl BetGroup {
         }
         if tx.insert_bets(&rows).await? < rows.len() {
             // A nonce without its bet would be a gap: nothing of this try may stand.
-            let left_out = tx.left_out(&rows).await?;
-            let places = laid_out.iter().map(|stored| stored.place);
-            return Ok(Tried::InTheWay(places.zip(left_out).filter(|(_, out)| *out).map(|(place, _)| place).collect()));
+            return Ok(Tried::Repeated);
         }
         let pending: Vec<NewPending> = rows
             .iter()
@@ -136,13 +147,12 @@ impl Work for BetGroup {
 
     async fn commit(&self, writer: &mut Writer, items: &[BetItem]) -> Result<Vec<Reply<Self::Answer>>, DbError> {
         let mut batch = Batch::new(items);
+        let mut look_first = self.repeated.load(Ordering::Relaxed);
         for _ in 0..TRIES_MAX {
-            if batch.order.is_empty() {
-                break;
-            }
-            match self.try_commit(writer, &batch).await? {
+            match self.try_commit(writer, &mut batch, look_first).await? {
                 Tried::Committed(stored) => return Ok(batch.replies(stored)),
                 Tried::InTheWay(places) => batch.set_aside(&places),
+                Tried::Repeated => look_first = true,
             }
         }
         Ok(items.iter().map(|_| Reply::Alone).collect())
@@ -170,6 +180,18 @@ impl<'a> Batch<'a> {
         // Stable: of one seed the nonces come in the order in which the bets were queued.
         order.sort_by_key(|&place| (items[place].session_id, items[place].binding.commitment));
         Self { items, order, leaders }
+    }
+
+    /// Session and reference of every bet that is to be taken.
+    fn refs(&self) -> Vec<(Uuid, &'a str)> {
+        let items = self.items;
+        self.order.iter().map(|&place| (items[place].session_id, items[place].binding.bet_ref.as_str())).collect()
+    }
+
+    /// Sets those aside that are marked, in the order of [`Batch::refs`].
+    fn set_aside_where(&mut self, marked: &[bool]) {
+        let mut marked = marked.iter();
+        self.order.retain(|_| !marked.next().copied().unwrap_or_default());
     }
 
     fn set_aside(&mut self, places: &[usize]) {
@@ -207,7 +229,7 @@ impl<'a> Batch<'a> {
             .map(|place| match &by_place[self.leaders[place]] {
                 Some(LaidOut { bet, pair, .. }) if self.leaders[place] != place => {
                     Reply::Done(if self.items[place].binding.is(bet) {
-                        Ok(Taken { bet: bet.clone(), replayed: true, pair: Some((**pair).clone()) })
+                        Ok(Taken { bet: bet.clone(), replayed: true, pair: Some(Arc::clone(pair)) })
                     } else {
                         Err(SeedsError::BetRefReused)
                     })
@@ -216,8 +238,7 @@ impl<'a> Batch<'a> {
             })
             .collect();
         for LaidOut { place, bet, pair, .. } in by_place.into_iter().flatten() {
-            let pair = Some(Arc::unwrap_or_clone(pair));
-            replies[place] = Reply::Done(Ok(Taken { bet, replayed: false, pair }));
+            replies[place] = Reply::Done(Ok(Taken { bet, replayed: false, pair: Some(pair) }));
         }
         replies
     }

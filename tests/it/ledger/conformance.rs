@@ -8,7 +8,8 @@ use fairledger::ledger::{
 };
 
 use super::{
-    code, fresh, hours, key_id, key_with_window, ledger, open_key, replayed, settings, spend, sweep_all, token,
+    code, fresh, hours, key_id, key_with_window, ledger, ledger_alone, open_key, replayed, settings, spend, sweep_all,
+    token,
 };
 use crate::harness::TestDb;
 
@@ -25,6 +26,13 @@ macro_rules! conformance {
             async fn $name() {
                 let db = super::TestDb::new().await;
                 super::$name(&super::ledger(&db).await).await;
+            })*
+        }
+        mod postgres_alone {
+            $(#[tokio::test]
+            async fn $name() {
+                let db = super::TestDb::new().await;
+                super::$name(&super::ledger_alone(&db).await).await;
             })*
         }
     };

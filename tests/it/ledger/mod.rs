@@ -3,6 +3,7 @@
 mod batches;
 mod clock;
 mod conformance;
+mod group;
 mod keys;
 mod model;
 mod partitions;
@@ -37,6 +38,11 @@ async fn ledger_with(db: &TestDb, pool: &PoolSettings, settings: LedgerSettings)
 /// The defaults, but for a sweep that does not wait long for what a test keeps in its way.
 fn settings() -> LedgerSettings {
     LedgerSettings { sweep_wait: Duration::from_millis(100), ..LedgerSettings::default() }
+}
+
+/// Every spend in a transaction of its own.
+async fn ledger_alone(db: &TestDb) -> Ledger {
+    ledger_with(db, &PoolSettings::default(), LedgerSettings { group: None, ..settings() }).await
 }
 
 fn key_id(text: &str) -> KeyId {

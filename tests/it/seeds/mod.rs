@@ -2,6 +2,7 @@
 
 mod bets;
 mod corruption;
+mod group;
 mod maintenance;
 mod model;
 mod pending;
@@ -36,6 +37,39 @@ async fn start_with(db: &TestDb, settings: SeedsSettings, signing_key: Option<Si
 async fn start(db: &TestDb) -> Seeds {
     start_with(db, SeedsSettings::default(), None).await
 }
+
+/// Bets each in a transaction of its own.
+async fn start_alone(db: &TestDb) -> Seeds {
+    start_with(db, SeedsSettings { group: None, ..SeedsSettings::default() }, None).await
+}
+
+/// Makes tests of functions that take two services: both with group commit, both without, and one of each on one database.
+macro_rules! in_every_form {
+    ($($name:ident),* $(,)?) => {
+        mod grouped {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                let db = crate::harness::TestDb::new().await;
+                super::$name([super::super::start(&db).await, super::super::start(&db).await]).await;
+            })*
+        }
+        mod alone {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                let db = crate::harness::TestDb::new().await;
+                super::$name([super::super::start_alone(&db).await, super::super::start_alone(&db).await]).await;
+            })*
+        }
+        mod mixed {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                let db = crate::harness::TestDb::new().await;
+                super::$name([super::super::start(&db).await, super::super::start_alone(&db).await]).await;
+            })*
+        }
+    };
+}
+pub(crate) use in_every_form;
 
 async fn session(seeds: &Seeds) -> View {
     seeds.create_session(&SessionRequest::default()).await.unwrap().view

@@ -15,8 +15,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::pending::reservation;
-use super::{all_bets, game, inspected, money, nonce_of, session, start};
-use crate::harness::TestDb;
+use super::{all_bets, game, in_every_form, inspected, money, nonce_of, session};
+
+in_every_form!(random_operations_come_to_what_the_rules_say,);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -365,10 +366,7 @@ async fn check_state(seeds: &Seeds, id: Uuid, oracle: &mut Oracle) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn random_operations_come_to_what_the_rules_say() {
-    let db = TestDb::new().await;
-    let services = [start(&db).await, start(&db).await];
+async fn random_operations_come_to_what_the_rules_say(services: [Seeds; 2]) {
     for run in 0..8 {
         let number: u64 = rand::random();
         println!("run {run}: StdRng::seed_from_u64({number})");

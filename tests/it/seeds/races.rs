@@ -12,13 +12,14 @@ use serde_json::json;
 use tokio::sync::Barrier;
 use uuid::Uuid;
 
-use super::{all_bets, dice, game, inspected, nonce_of, session, start};
-use crate::harness::TestDb;
+use super::{all_bets, dice, game, in_every_form, inspected, nonce_of, session};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_bets_at_once_over_two_services_take_every_nonce_once() {
-    let db = TestDb::new().await;
-    let services = [start(&db).await, start(&db).await];
+in_every_form!(
+    a_thousand_bets_at_once_over_two_services_take_every_nonce_once,
+    rotations_client_seed_changes_and_a_closing_lose_no_bet_and_reveal_none_that_is_pending,
+);
+
+async fn a_thousand_bets_at_once_over_two_services_take_every_nonce_once(services: [Seeds; 2]) {
     let view = session(&services[0]).await;
     let barrier = Arc::new(Barrier::new(100));
     let callers = (0..100).map(|caller| {
@@ -84,10 +85,7 @@ async fn play(seeds: Seeds, session_id: Uuid, caller: u32, finished: Arc<AtomicU
     unreachable!("the loop ends with the session")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rotations_client_seed_changes_and_a_closing_lose_no_bet_and_reveal_none_that_is_pending() {
-    let db = TestDb::new().await;
-    let services = [start(&db).await, start(&db).await];
+async fn rotations_client_seed_changes_and_a_closing_lose_no_bet_and_reveal_none_that_is_pending(services: [Seeds; 2]) {
     let view = session(&services[0]).await;
     let id = view.session_id;
     let finished = Arc::new(AtomicU32::new(0));
