@@ -3,6 +3,7 @@
 mod arriving;
 mod plans;
 mod queries;
+mod replica;
 mod secrecy;
 mod world;
 
