@@ -6,6 +6,7 @@ mod contract;
 mod faults;
 mod hostile;
 mod public;
+mod records;
 mod rounds;
 mod serving;
 mod sessions;
