@@ -84,6 +84,12 @@ impl Filters {
         if placed { Order::Place } else { Order::Time }
     }
 
+    /// Whether everything fits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.to_json().as_object().is_none_or(serde_json::Map::is_empty)
+    }
+
     /// The filters that there are, by name.
     pub(super) fn to_json(&self) -> Value {
         // Only texts and numbers: it can always be written.

@@ -168,6 +168,11 @@ const COLUMNS: &[(&str, &str, Cell)] = &[
     ("settledAt", "/meta/settlement/settledAt", Cell::Plain),
 ];
 
+/// Which cell of a row a column is.
+pub(super) fn position_in_row(name: &str) -> Option<usize> {
+    COLUMNS.iter().position(|(column, ..)| *column == name).map(|position| position + 1)
+}
+
 /// Writes lines into a buffer and hashes them.
 pub(super) struct Writer {
     format: Format,

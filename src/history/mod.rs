@@ -12,6 +12,7 @@
 //! | `walk` | which index is walked for it, and how far |
 //! | `pages` | pages and their tokens, single bets |
 //! | `export`, `format` | everything in one file, line by line |
+//! | `resume` | what is left of an export that broke off |
 //! | `model`, `error` | answers, refusals |
 
 pub mod error;
@@ -20,6 +21,7 @@ pub mod filters;
 pub mod format;
 pub mod model;
 mod pages;
+pub mod resume;
 mod walk;
 
 use std::sync::Arc;
