@@ -3,6 +3,7 @@
 mod access;
 mod bets;
 mod contract;
+mod exports;
 mod faults;
 mod hostile;
 mod public;
