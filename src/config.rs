@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use crate::db::PoolSettings;
+use crate::db::group::GroupSettings;
 use crate::db::rights::Roles;
 use crate::gfs::SigningKey;
 use crate::history::HistorySettings;
@@ -125,6 +126,7 @@ impl Settings {
         let read = Reader { sources };
         let timeout = DurationBounds { min: Duration::from_millis(10), max: Duration::from_secs(60 * 60) };
         let lifetime = DurationBounds { min: Duration::from_millis(100), max: Duration::from_secs(366 * 24 * 60 * 60) };
+        let group = read.group()?;
         Ok(Self {
             listen: read.required("listen", |text| {
                 text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8080".to_owned())
@@ -152,12 +154,14 @@ impl Settings {
                 pending_max: read.required("pending-max", |text| values::integer(text, 1, 1_000))?,
                 sessions_per_address_max: read
                     .required("sessions-per-address", |text| values::integer(text, 1, 1_000_000))?,
+                group: group.clone(),
                 ..SeedsSettings::default()
             },
             ledger: LedgerSettings {
                 keys_live_max: read.required("keys-live-max", |text| values::integer(text, 1, 1_000))?,
                 window: read.required("token-window", |text| lifetime.read(text))?,
                 sweep_interval: read.required("sweep-interval", |text| lifetime.read(text))?,
+                group,
                 ..LedgerSettings::default()
             },
             history: HistorySettings {
@@ -246,6 +250,17 @@ impl Reader<'_> {
             origin: "not set".to_owned(),
             reason: "is needed and has no default".to_owned(),
         })
+    }
+
+    fn group(&self) -> Result<Option<GroupSettings>, SettingError> {
+        let count = |name, max| self.required(name, |text| values::integer(text, 1, max));
+        let settings = GroupSettings {
+            queue_max: count("group-queue", 1_000_000)?,
+            batch_max: count("group-batch", 10_000)?,
+            writers: count("group-writers", 64)?,
+            ..GroupSettings::default()
+        };
+        Ok(self.required("group-commit", values::boolean)?.then_some(settings))
     }
 
     fn roles(&self) -> Result<Roles, SettingError> {

@@ -217,7 +217,7 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
     let horizon = tokio::spawn(maintain::keep_horizon(seeds.clone(), stop.clone()));
     let sweeping = tokio::spawn({
-        let stop = stop.clone();
+        let (ledger, stop) = (ledger.clone(), stop.clone());
         async move { ledger.sweep_until(stop).await }
     });
     let mut looking_after = std::pin::pin!(private::look_after(private, stop.clone()));
@@ -237,6 +237,7 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
         // Its time is bounded by its own setting.
         let served = http.await;
         let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(maintenance, horizon, sweeping) }).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(seeds.stop(), ledger.stop()) }).await;
         let _ = tokio::time::timeout(CLOSE_MAX, async {
             tokio::join!(history.reader().close(), seeds.datastore().close())
         })

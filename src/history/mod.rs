@@ -1,4 +1,4 @@
-//! Looking through the whole history: queries and exports for dispute teams, from a replica where there is one.
+//! The whole history: queries and exports for dispute teams, from a replica where there is one, and checking all of it.
 //!
 //! Keeps I6 and I11 (an answer is made from revealed seeds and recorded results only), I8 (it reads through a [`Reader`], which gives no
 //! transaction that could change a row) and I12 (a page looks at so many rows at the most; exports are counted).
@@ -13,8 +13,11 @@
 //! | `pages` | pages and their tokens, single bets |
 //! | `export`, `format` | everything in one file, line by line |
 //! | `resume` | what is left of an export that broke off |
+//! | `verify` | recomputing stored bets from their revealed seeds |
+//! | `distribution` | whether results are spread as their game says |
 //! | `model`, `error` | answers, refusals |
 
+pub mod distribution;
 pub mod error;
 pub mod export;
 pub mod filters;
@@ -22,6 +25,7 @@ pub mod format;
 pub mod model;
 mod pages;
 pub mod resume;
+pub mod verify;
 mod walk;
 
 use std::sync::Arc;
