@@ -24,6 +24,7 @@ mod data_dir;
 mod database;
 mod demo;
 mod error;
+mod export;
 mod flags;
 mod key;
 mod migrate;
@@ -60,6 +61,8 @@ enum Command {
     Demo,
     /// Recompute every stored record from its revealed seed
     Verify(verify::Args),
+    /// Write the history, or what of it fits the filters, to a file
+    Export(export::Args),
     /// Look after the keys that seal server seeds
     #[command(subcommand)]
     SeedKeys(seed_keys::Command),
@@ -103,6 +106,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::Serve(args) => serve::run(settings, args).await,
             Command::Migrate(args) => migrate::run(&settings, &args).await,
             Command::Verify(args) => verify::run(&settings, &args).await,
+            Command::Export(args) => export::run(&settings, &args).await,
             Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
             Command::Key(command) => key::run(&settings, command).await,
             Command::Sweep(args) => sweep::run(&settings, &args).await,

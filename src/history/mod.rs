@@ -11,15 +11,20 @@
 //! | `filters` | what is asked for, and in which order it comes |
 //! | `walk` | which index is walked for it, and how far |
 //! | `pages` | pages and their tokens, single bets |
+//! | `export`, `format` | everything in one file, line by line |
+//! | `resume` | what is left of an export that broke off |
 //! | `verify` | recomputing stored bets from their revealed seeds |
 //! | `distribution` | whether results are spread as their game says |
 //! | `model`, `error` | answers, refusals |
 
 pub mod distribution;
 pub mod error;
+pub mod export;
 pub mod filters;
+pub mod format;
 pub mod model;
 mod pages;
+pub mod resume;
 pub mod verify;
 mod walk;
 
@@ -28,6 +33,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use tokio::sync::Semaphore;
 
 pub use error::HistoryError;
 pub use filters::{Filters, Order};
@@ -64,6 +70,7 @@ struct Inner {
     reader: Reader,
     secret: ServiceSecret,
     settings: HistorySettings,
+    exports: Arc<Semaphore>,
     /// The latest time that was ever found to be complete in the service's own database, in Unix microseconds. It stays complete.
     complete: AtomicI64,
 }
@@ -104,7 +111,8 @@ impl History {
     /// Over the database that is to be read.
     #[must_use]
     pub fn new(reader: Reader, secret: ServiceSecret, settings: HistorySettings) -> Self {
-        Self { inner: Arc::new(Inner { reader, secret, settings, complete: AtomicI64::new(i64::MIN) }) }
+        let exports = Arc::new(Semaphore::new(settings.exports_max));
+        Self { inner: Arc::new(Inner { reader, secret, settings, exports, complete: AtomicI64::new(i64::MIN) }) }
     }
 
     /// Where it reads.
@@ -126,6 +134,11 @@ impl History {
     /// committed by then. Where that cannot be told (another role's transaction), and on a replica, which cannot see the transactions of its
     /// primary, what the services wrote down stands in: it was found in the same way, and is replayed after the commits that it speaks of.
     pub(crate) async fn look(&self, name: &'static str) -> Result<Looking, DbError> {
+        self.look_for(name, None).await
+    }
+
+    /// The same; the snapshot may be idle for so long.
+    async fn look_for(&self, name: &'static str, idle_max: Option<Duration>) -> Result<Looking, DbError> {
         let inner = &*self.inner;
         // Read before the snapshot begins: what others find later may speak of commits that it does not have.
         let mut known = i64::MIN;
@@ -135,16 +148,10 @@ impl History {
             tx.rollback().await;
             known = inner.complete.fetch_max(found, Ordering::SeqCst).max(found);
         }
-        self.begin(name, known, None).await
-    }
-
-    async fn begin(
-        &self,
-        name: &'static str,
-        known: i64,
-        _long: Option<std::time::Duration>,
-    ) -> Result<Looking, DbError> {
-        let mut tx = self.inner.reader.snapshot(name).await?;
+        let mut tx = match idle_max {
+            Some(idle_max) => inner.reader.long_snapshot(name, idle_max).await?,
+            None => inner.reader.snapshot(name).await?,
+        };
         let (now, written) = tx.horizon().await?;
         let as_of = DateTime::from_timestamp_micros(known).map_or(written, |known| known.max(written));
         Ok(Looking { tx, now, as_of })

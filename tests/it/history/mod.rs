@@ -1,8 +1,10 @@
 //! Looking through the whole history, on a real PostgreSQL.
 
 mod arriving;
-mod plans;
+mod export;
+pub mod plans;
 mod queries;
+mod replica;
 mod secrecy;
 mod world;
 

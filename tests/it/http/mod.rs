@@ -3,9 +3,11 @@
 mod access;
 mod bets;
 mod contract;
+mod exports;
 mod faults;
 mod hostile;
 mod public;
+mod records;
 mod rounds;
 mod serving;
 mod sessions;
