@@ -7,6 +7,7 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
+//! | [`history`] | queries, export, coverage and evidence for disputes |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
 //! | [`http`] | the HTTP API |
 //! | [`config`], [`telemetry`] | settings; logs |
@@ -21,6 +22,7 @@ pub mod config;
 pub mod db;
 pub mod embedded;
 pub mod gfs;
+pub mod history;
 pub mod http;
 pub mod ledger;
 pub mod seeds;
