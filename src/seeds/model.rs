@@ -145,6 +145,8 @@ pub struct SeedView {
     pub client_seed_at: Option<Timestamp>,
     /// Bets taken under it.
     pub bets: u64,
+    /// How many of them ended without a result.
+    pub voids: u64,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retired_at: Option<Timestamp>,

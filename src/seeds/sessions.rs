@@ -2,6 +2,7 @@
 //!
 //! Keeps I5: both commitments and their times are durable before anyone is shown them.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -149,10 +150,12 @@ impl Seeds {
         let mut tx = self.inner.store.snapshot("session.seeds").await?;
         tx.session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
         let rows = tx.seeds(session_id, SEEDS_LISTED_MAX).await?;
+        let voids: HashMap<i32, u64> = tx.voids_of_seeds(session_id).await?.into_iter().collect();
         let next = tx.next_seed(session_id).await?;
         tx.rollback().await;
         self.saw(session_id);
-        Ok(SeedList { seeds: rows.iter().map(seed_view).chain(next.as_ref().map(next_seed_view)).collect() })
+        let seeds = rows.iter().map(|seed| seed_view(seed, voids.get(&seed.seed_no).copied().unwrap_or(0)));
+        Ok(SeedList { seeds: seeds.chain(next.as_ref().map(next_seed_view)).collect() })
     }
 
     /// What anybody may know of a commitment.

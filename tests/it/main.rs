@@ -5,6 +5,7 @@ mod cli;
 mod embedded;
 mod gfs;
 mod harness;
+mod history;
 mod http;
 mod ledger;
 mod seeds;

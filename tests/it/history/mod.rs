@@ -1,0 +1,4 @@
+//! History: what is asked of the stored bets.
+
+mod coverage;
+mod past;
