@@ -19,6 +19,24 @@ use crate::seeds::values::Timestamp;
 /// Ranges of missing nonces that are listed for one seed at the most; all are counted.
 pub const RANGES_MAX: u32 = 100;
 
+/// The checks of a seed, in order.
+pub(super) const CHECKS: [&str; 14] = [
+    "Commitment",
+    "Directory",
+    "Reveal",
+    "Ending",
+    "Times",
+    "Order",
+    "Missing",
+    "Counter",
+    "End",
+    "One end",
+    "Pending",
+    "Rows",
+    "Settlements",
+    "Steps",
+];
+
 /// Seeds that are judged in one snapshot.
 const SEEDS_A_PAGE: i64 = 2_000;
 
@@ -291,7 +309,7 @@ async fn coverage_in<A: Access>(
         Some(commitment) => {
             let place = tx.find_commitment(commitment).await?.filter(|(owner, _)| *owner == session_id);
             let (_, seed_no) = place.ok_or_else(|| HistoryError::Invalid {
-                field: "after".to_owned(),
+                field: "after",
                 detail: "is not the commitment of a seed of the session".to_owned(),
             })?;
             SeedKey { session_id, seed_no }

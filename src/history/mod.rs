@@ -2,8 +2,11 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `bundle` | the evidence of one bet, and its check without a database |
+//! | `check` | a check and what it came to |
 //! | `coverage` | whether every nonce that was handed out is accounted for |
 
+pub mod bundle;
 mod check;
 pub mod coverage;
 
@@ -31,7 +34,7 @@ pub enum HistoryError {
     #[error("{field}: {detail}")]
     Invalid {
         /// The parameter.
-        field: String,
+        field: &'static str,
         /// What is wrong with it.
         detail: String,
     },

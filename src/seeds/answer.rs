@@ -55,7 +55,7 @@ pub(super) fn record_of(bet: &BetDetails) -> Record {
 }
 
 /// The answer that shows a bet.
-pub(super) fn bet_answer(bet: &BetDetails, replayed: bool) -> BetAnswer {
+pub(crate) fn bet_answer(bet: &BetDetails, replayed: bool) -> BetAnswer {
     BetAnswer {
         record: record_of(bet).to_json(),
         server_seed: bet.server_seed.as_ref().map(RevealedSeed::new),
@@ -86,7 +86,7 @@ pub(super) fn bet_meta(bet: &BetDetails) -> BetMeta {
 }
 
 /// How the round of a bet ended; none while it is open and for bets that are no rounds.
-pub(super) fn round_outcome(bet: &BetDetails) -> Option<&'static str> {
+pub(crate) fn round_outcome(bet: &BetDetails) -> Option<&'static str> {
     match &bet.state {
         BetState::Recorded(recorded) => recorded.round_outcome.map(|outcome| outcome.as_str()),
         BetState::Void { .. } if bet.kind == BetKind::Round => Some("void"),

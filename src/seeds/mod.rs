@@ -42,6 +42,7 @@ use sha2::Sha256;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+pub(crate) use answer::{bet_answer, round_outcome};
 pub use bets::{BetRequest, GameRequest, ReservationRequest, Wager};
 pub use ending::{ClientSeedRequest, RotateRequest};
 pub use ends::{RecordRequest, SettlementRequest, VoidRequest};
