@@ -110,8 +110,8 @@ pub fn verify(bundle: &[u8], receipt: Option<&[u8]>) -> Result<BundleReport, Bun
         facts.statements(),
     ]);
     let receipt = receipt.map(|receipt| facts.receipt(receipt)).transpose()?;
-    let proven_by_receipt = receipt.as_ref().is_some_and(|checks| checks.iter().all(|c| c.state == State::Matches));
-    checks.extend(receipt.into_iter().flatten());
+    let (receipt, proven) = receipt.unwrap_or_default();
+    checks.extend(receipt);
     let outcome = checks.iter().find(|check| check.name == "Outcome").map(|check| check.state);
     let status = if checks.iter().any(|check| check.state == State::Mismatch) {
         BundleStatus::Mismatch
@@ -125,7 +125,7 @@ pub fn verify(bundle: &[u8], receipt: Option<&[u8]>) -> Result<BundleReport, Bun
         game: facts.inspection.kind.clone(),
         commitment: bundle.seed.commitment.to_string(),
         nonce: facts.nonce,
-        not_provable: facts.words(proven_by_receipt),
+        not_provable: facts.words(proven),
         record_hash: facts.inspection.record_hash.clone(),
         checks,
         statements: bundle.statements.clone(),
@@ -559,7 +559,7 @@ impl<'b> Facts<'b> {
     }
 
     /// What the receipt that a player kept adds: that the commitment was shown, and when it had been made.
-    fn receipt(&self, text: &[u8]) -> Result<Vec<Check>, BundleError> {
+    fn receipt(&self, text: &[u8]) -> Result<(Vec<Check>, &'static [&'static str]), BundleError> {
         let refused = |field: &str, detail: String| BundleError { what: "receipt", field: field.to_owned(), detail };
         let value = json::parse(text, RECEIPT_LIMITS).map_err(|error| refused(&error.field, error.detail))?;
         // A session's view has it as a member.
@@ -583,7 +583,8 @@ impl<'b> Facts<'b> {
         Ok(self.compare_receipt(signed, signer, &told))
     }
 
-    fn compare_receipt(&self, signed: bool, signer: &str, told: &Value) -> Vec<Check> {
+    /// The checks, and the fields that they prove.
+    fn compare_receipt(&self, signed: bool, signer: &str, told: &Value) -> (Vec<Check>, &'static [&'static str]) {
         let Bundle { meta, seed, next_seed, signing_key, .. } = self.bundle;
         let field = |name: &str| told.get(name).and_then(Value::as_str);
         let commitment = seed.commitment.to_string();
@@ -609,7 +610,7 @@ impl<'b> Facts<'b> {
             ),
         };
         let session = field("sessionId") == Some(&meta.session_id.to_string());
-        let (shown, detail) = if field("commitment") == Some(&commitment) {
+        let (shown, detail, proven): (_, _, &[&str]) = if field("commitment") == Some(&commitment) {
             let claims = [
                 (
                     field("committedAt") == Some(&seed.committed_at.to_string()),
@@ -620,26 +621,32 @@ impl<'b> Facts<'b> {
                     "The receipt has another next commitment.",
                 ),
             ];
-            (fault(&claims), "The player was shown this commitment and its time while the seed was in use.")
+            let detail = "The player was shown this commitment and its time while the seed was in use.";
+            (fault(&claims), detail, &["meta.sessionId", "seed.committedAt", "nextSeed.commitment"])
         } else if field("nextCommitment") == Some(&commitment) {
-            (None, "The player was shown this commitment while the seed before it was in use.")
+            (None, "The player was shown this commitment while the seed before it was in use.", &["meta.sessionId"])
         } else {
-            (Some("The receipt is of other commitments.".to_owned()), "")
+            (Some("The receipt is of other commitments.".to_owned()), "", &[])
         };
         let session = (!session).then(|| "The receipt is of another session.".to_owned());
-        vec![signature, key, Check::unless("Receipt", session.or(shown), detail)]
+        let checks = vec![signature, key, Check::unless("Receipt", session.or(shown), detail)];
+        // By another key it proves as much as that key does, which nobody here knows.
+        let sound = checks.iter().all(|check| check.state == State::Matches);
+        (checks, if sound { proven } else { &[] })
     }
 
     /// What no check above can tell, of the fields that are there.
-    fn words(&self, proven_by_receipt: bool) -> Vec<Word> {
+    fn words(&self, proven: &[&str]) -> Vec<Word> {
         const WORD: &str = "The operator's word.";
         const CLOCK: &str = "The operator's clock: only its order among the other times is checked.";
         const BOUND: &str = "Not part of the signed record: stored with the nonce, by the operator's word.";
+        const SHOWN: &str = "Compare with the signed receipt that the player kept.";
         const COUNTED: &str = "Counted by the operator: only the sums are checked.";
         let mut words = vec![
             ("asOf", WORD),
             ("readAt", CLOCK),
             ("software", WORD),
+            ("meta.sessionId", SHOWN),
             ("meta.betRef", BOUND),
             ("meta.selection", BOUND),
             ("meta.stake", BOUND),
@@ -654,24 +661,20 @@ impl<'b> Facts<'b> {
             ("meta.settlement", "What the operator says it paid and showed."),
             ("round.steps[].step", "The engine's own description."),
             ("round.steps[].at", CLOCK),
+            ("seed.committedAt", SHOWN),
+            ("seed.clientSeedSource", WORD),
             ("seed.clientSeedAt", CLOCK),
             ("seed.firstBetAt", CLOCK),
             ("seed.liveAt", CLOCK),
             ("seed.retiredAt", CLOCK),
             ("seed.revealedAt", CLOCK),
-            ("coverage.checks[].detail", WORD),
+            ("nextSeed.commitment", SHOWN),
+            ("nextSeed.committedAt", CLOCK),
             ("coverage", COUNTED),
             ("signingKey.from", CLOCK),
             ("signingKey.until", CLOCK),
             ("recoveries", WORD),
         ];
-        if !proven_by_receipt {
-            words.extend([
-                ("meta.sessionId", "Compare with the player's receipt."),
-                ("seed.committedAt", "Compare with the player's receipt."),
-                ("nextSeed", "Compare with the player's receipt."),
-            ]);
-        }
         if !self.is_signed() {
             words.push(("record.at", "The record is not signed."));
             if !self.is_revealed() {
@@ -691,7 +694,8 @@ impl<'b> Facts<'b> {
         if self.bundle.round.is_some() && self.result().is_none() {
             words.push(("round.steps[].disclosed", "The result is not known yet."));
         }
-        words.into_iter().filter(|(field, _)| self.is_there(field)).map(|(field, why)| Word { field, why }).collect()
+        let open = words.into_iter().filter(|(field, _)| self.is_there(field) && !proven.contains(field));
+        open.map(|(field, why)| Word { field, why }).collect()
     }
 
     fn is_there(&self, field: &str) -> bool {
@@ -710,7 +714,7 @@ impl<'b> Facts<'b> {
             "meta.settlement" => meta.settlement.is_some(),
             "seed.retiredAt" => seed.retired_at.is_some(),
             "seed.revealedAt" => seed.revealed_at.is_some(),
-            "nextSeed" => self.bundle.next_seed.is_some(),
+            "nextSeed.commitment" | "nextSeed.committedAt" => self.bundle.next_seed.is_some(),
             "recoveries" => !self.bundle.recoveries.is_empty(),
             "signingKey.from" => signing_key.is_some(),
             "signingKey.until" => signing_key.as_ref().is_some_and(|key| key.until.is_some()),

@@ -1,4 +1,5 @@
 //! History: what is asked of the stored bets.
 
+mod bundle;
 mod coverage;
 mod past;
