@@ -216,14 +216,14 @@ impl<A: Access> Tx<A> {
         to: SeedKey,
         mut each: impl FnMut(SeedKey, BetCounts) + Send,
     ) -> Result<(), DbError> {
-        // One row a bet, put together from its rows in all tables; then one row a seed.
+        // Expiries are judged as of the snapshot's beginning. One row a bet, put together from its rows in all tables; then one row a seed.
         let mut rows = sqlx::query!(
             r#"WITH parts AS (
                    SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, 0 AS void, 0 AS pending, 0 AS expired,
                           0 AS settled, 0 AS step, 0 AS steps_up_to, taken_at FROM fairledger.bets
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, NULL FROM fairledger.outcomes
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 1, 0, 0, 0, 0, 0, NULL FROM fairledger.voids
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, coalesce(expires_at <= statement_timestamp(), false)::int,
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
                                     0, 0, 0, NULL FROM fairledger.pending
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 1, 0, 0, NULL FROM fairledger.settlements
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL FROM fairledger.steps
@@ -414,12 +414,18 @@ impl<A: Access> Tx<A> {
         Ok(Some(page))
     }
 
-    /// When a statement begins: asked first in a snapshot, the time that all of it is told as of.
+    /// Leaves it to the planner how it finds rows, in this transaction: what is counted is read as a whole, where pages walk indexes.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn read_at(&mut self) -> Result<DateTime<Utc>, DbError> {
-        Ok(sqlx::query_scalar!(r#"SELECT statement_timestamp() AS "at!""#).fetch_one(&mut *self.inner).await?)
+    pub async fn plan_freely(&mut self) -> Result<(), DbError> {
+        sqlx::query!(
+            "SELECT set_config(name, 'on', true) AS set
+             FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_hashjoin', 'enable_mergejoin', 'enable_sort']) AS name"
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        Ok(())
     }
 
     /// Every recovery, oldest first. There are few.

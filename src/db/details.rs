@@ -246,9 +246,16 @@ impl Raw {
     }
 }
 
-/// The columns of [`Raw`], then the given conditions. `query_as!` wants one literal.
+/// The columns of [`Raw`] from the view, under the given conditions.
 macro_rules! details {
     ($conditions:literal, $($argument:expr),+ $(,)?) => {
+        details_from!("fairledger.bet_details ", $conditions, $($argument),+)
+    };
+}
+
+/// The same from any source. `query_as!` wants literals.
+macro_rules! details_from {
+    ($source:literal, $conditions:literal, $($argument:expr),+ $(,)?) => {
         sqlx::query_as!(
             Raw,
             r#"SELECT session_id AS "session_id!", seed_no AS "seed_no!", nonce AS "nonce!", bet_ref AS "bet_ref!", kind AS "kind!",
@@ -256,7 +263,7 @@ macro_rules! details {
                       taken_at AS "taken_at!", expires_at, commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
                       signature, signer, round_outcome, status, void_reason, payout::text AS payout, settlement_outcome, displayed,
                       settlement_rules, settled_at
-               FROM fairledger.bet_details "# + $conditions,
+               FROM "# + $source + $conditions,
             $($argument),+
         )
     };
@@ -340,6 +347,32 @@ impl<A: Access> Tx<A> {
         .into_iter()
         .map(|row| Ok((row.key()?, row.decode())))
         .collect()
+    }
+
+    /// Reads the bets of given places, in the order given. A row that cannot be decoded is given as its error.
+    ///
+    /// # Errors
+    /// Those of the database; corruption when a bet is not there.
+    pub async fn bets_at(&mut self, keys: &[BetKey]) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
+        let sessions: Vec<Uuid> = keys.iter().map(|key| key.session_id).collect();
+        let seeds: Vec<i32> = keys.iter().map(|key| key.seed_no).collect();
+        let nonces: Vec<i64> = keys.iter().map(BetKey::nonce_i64).collect();
+        // The limit has the planner look each bet up by itself, by key in every table: left to join the lists, it may read all of it.
+        let rows = details_from!(
+            "unnest($1::uuid[], $2::integer[], $3::bigint[]) WITH ORDINALITY AS k (of_session, of_seed, of_nonce, place)
+                  CROSS JOIN LATERAL (SELECT * FROM fairledger.bet_details
+                      WHERE session_id = of_session AND seed_no = of_seed AND nonce = of_nonce LIMIT 1) d ",
+            "ORDER BY place",
+            &sessions,
+            &seeds,
+            &nonces,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        if rows.len() != keys.len() {
+            return Err(corrupt(WHAT, format!("{} of {} bets have their seed and session", rows.len(), keys.len())));
+        }
+        rows.into_iter().map(|row| Ok((row.key()?, row.decode()))).collect()
     }
 
     /// How many bets there are, roughly: PostgreSQL's own estimate, for progress bars.

@@ -15,6 +15,7 @@ pub mod bootstrap;
 pub mod coverage;
 mod decode;
 pub mod details;
+pub mod history;
 pub mod keys;
 pub mod migrate;
 pub mod outcomes;
@@ -217,7 +218,12 @@ impl Datastore {
     /// # Errors
     /// No connection in time, or no database.
     pub async fn snapshot(&self, name: &'static str) -> Result<Tx<Look>, DbError> {
-        let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1);
+        self.snapshot_with(name, "").await
+    }
+
+    /// The same with more settings for its length.
+    async fn snapshot_with(&self, name: &'static str, settings: &str) -> Result<Tx<Look>, DbError> {
+        let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
         Ok(Tx { inner: self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?, name, access: PhantomData })
     }
 
@@ -239,6 +245,13 @@ impl Datastore {
         (self.pool.size(), self.pool.num_idle())
     }
 }
+
+/// Leaves the planner nested walks of indexes, which cost what they return, whatever its statistics say of the tables. (Incremental sorts
+/// are not sorts in this sense.) So the values asked for change no plan, and a connection plans each statement once. Without JIT, which
+/// the costs of what is switched off would set going.
+const WALK_INDEXES: &str = "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; \
+                            SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; SET LOCAL jit = off; \
+                            SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// Where history is read: a replica, or the service's own database. Gives transactions that only read, and nothing else, so that no
 /// change can ever be based on a replica, which may be behind.
@@ -263,12 +276,22 @@ impl Reader {
         self.replica
     }
 
-    /// Begins a transaction that sees one snapshot throughout.
+    /// Begins a transaction that sees one snapshot throughout, and whose statements are planned as nested walks of indexes only.
     ///
     /// # Errors
     /// As [`Datastore::snapshot`].
     pub async fn snapshot(&self, name: &'static str) -> Result<Tx<Look>, DbError> {
-        self.store.snapshot(name).await
+        self.store.snapshot_with(name, WALK_INDEXES).await
+    }
+
+    /// The same for an export, which may wait for its reader between two statements for as long as this.
+    ///
+    /// # Errors
+    /// As [`Datastore::snapshot`].
+    pub async fn long_snapshot(&self, name: &'static str, idle_max: Duration) -> Result<Tx<Look>, DbError> {
+        let settings =
+            format!("{WALK_INDEXES}; SET LOCAL idle_in_transaction_session_timeout = {}", idle_max.as_millis());
+        self.store.snapshot_with(name, &settings).await
     }
 
     /// Closes the pool of a replica; the service's own is closed by the service.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 pub use offline::{BundleError, BundleReport, BundleStatus, Word, verify};
 
 use super::coverage::{Recovery, SeedCoverage, recoveries_in, seed_coverage_in};
-use super::{History, HistoryError};
+use super::{History, HistoryError, Looking};
 use crate::db::bets::{BetKey, BetKind};
 use crate::db::coverage::SeedKey;
 use crate::db::details::{BetDetails, BetState};
@@ -316,9 +316,10 @@ impl History {
     /// # Errors
     /// [`HistoryError::CommitmentNotFound`], [`HistoryError::BetNotFound`]; and the database's.
     pub async fn bundle(&self, commitment: &Commitment, nonce: u64) -> Result<Bundle, HistoryError> {
-        let mut tx = self.inner.reader.snapshot("bundle").await?;
-        let bundle = bundle_in(&mut tx, commitment, nonce).await;
-        tx.rollback().await;
+        let mut looking = self.look("bundle").await?;
+        looking.tx.plan_freely().await?;
+        let bundle = bundle_in(&mut looking, commitment, nonce).await;
+        looking.tx.rollback().await;
         bundle
     }
 }
@@ -327,12 +328,14 @@ fn missing(what: &'static str) -> DbError {
     corrupt(what, "is not there")
 }
 
-async fn bundle_in<A: Access>(tx: &mut Tx<A>, commitment: &Commitment, nonce: u64) -> Result<Bundle, HistoryError> {
-    let read_at = tx.read_at().await?;
-    let place = tx.find_commitment(commitment).await?;
+async fn bundle_in(looking: &mut Looking, commitment: &Commitment, nonce: u64) -> Result<Bundle, HistoryError> {
+    let (as_of, read_at) = (Timestamp(looking.as_of), Timestamp(looking.now));
+    let place = looking.tx.find_commitment(commitment).await?;
     let (session_id, seed_no) = place.ok_or(HistoryError::CommitmentNotFound)?;
     let key = BetKey { session_id, seed_no, nonce };
-    let bet = tx.bet(&key).await?.ok_or(HistoryError::BetNotFound)?;
+    let bet = looking.tx.bet(&key).await?.ok_or(HistoryError::BetNotFound)?;
+    let bet = looking.as_it_was(bet);
+    let tx = &mut looking.tx;
     let (recorded_at, voided_at) = tx.end_times(&key).await?;
     let (recorded_at, voided_at) = (recorded_at.map(Timestamp), voided_at.map(Timestamp));
     let seed = tx.seed(session_id, seed_no).await?.ok_or_else(|| missing("seed"))?;
@@ -342,8 +345,8 @@ async fn bundle_in<A: Access>(tx: &mut Tx<A>, commitment: &Commitment, nonce: u6
     let answer = bet_answer(&bet, false);
     Ok(Bundle {
         format: FORMAT.to_owned(),
-        as_of: Timestamp(read_at),
-        read_at: Timestamp(read_at),
+        as_of,
+        read_at,
         software: Software { name: env!("CARGO_PKG_NAME").to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() },
         record: answer.record,
         server_seed: answer.server_seed,

@@ -113,8 +113,10 @@ pub struct Recovery {
 pub struct SessionCoverage {
     /// The session.
     pub session_id: Uuid,
-    /// When the snapshot was taken that all of this is told from.
+    /// The database that was read has every bet taken before this time.
     pub as_of: Timestamp,
+    /// How long ago that is, in milliseconds, by the clock of the database that was read.
+    pub behind_ms: u64,
     /// Checks of the session as a whole.
     pub checks: Vec<Check>,
     /// The seeds.
@@ -188,10 +190,25 @@ impl History {
         after: Option<&Commitment>,
         limit: u32,
     ) -> Result<SessionCoverage, HistoryError> {
-        let mut tx = self.inner.reader.snapshot("coverage.session").await?;
-        let covered = coverage_in(&mut tx, session_id, after, limit).await;
-        tx.rollback().await;
-        covered
+        let mut looking = self.look("coverage.session").await?;
+        let (as_of, behind_ms) = (Timestamp(looking.as_of), looking.behind_ms(looking.as_of));
+        let tx = &mut looking.tx;
+        tx.plan_freely().await?;
+        let session = tx.session_facts(session_id, session_id, 1).await?.pop().ok_or(HistoryError::SessionNotFound)?;
+        let page = page_of_session(tx, session_id, after, limit).await?;
+        let recoveries = recoveries_in(tx).await?;
+        looking.tx.rollback().await;
+        let mut checks = session_checks(&session);
+        checks.extend(page.without_seed.into_iter().map(|(_, check)| check));
+        Ok(SessionCoverage {
+            session_id,
+            as_of,
+            behind_ms,
+            checks,
+            next_after: page.next.and(page.seeds.last()).map(|(_, seed)| seed.commitment),
+            seeds: page.seeds.into_iter().map(|(_, seed)| seed).collect(),
+            recoveries,
+        })
     }
 
     /// Looks at every session, seed, bet and commitment, and tells what is wrong as it is found. Each page is one snapshot; memory
@@ -208,6 +225,7 @@ impl History {
         let (mut above, end) = (SeedKey::before(Uuid::nil()), SeedKey::after(Uuid::max()));
         loop {
             let mut tx = self.inner.reader.snapshot("coverage.seeds").await?;
+            tx.plan_freely().await?;
             let page = seeds_page(&mut tx, above, end, SEEDS_A_PAGE).await?;
             tx.rollback().await;
             totals.seeds += page.seeds.len() as u64;
@@ -243,6 +261,7 @@ impl History {
         let mut from = Uuid::nil();
         loop {
             let mut tx = self.inner.reader.snapshot("coverage.sessions").await?;
+            tx.plan_freely().await?;
             let sessions = tx.session_facts(from, Uuid::max(), ROWS_A_PAGE).await?;
             tx.rollback().await;
             totals.sessions += sessions.len() as u64;
@@ -266,6 +285,7 @@ impl History {
         let mut above = None;
         loop {
             let mut tx = self.inner.reader.snapshot("coverage.commitments").await?;
+            tx.plan_freely().await?;
             let page = tx.commitments_without_seed(above, ROWS_A_PAGE).await?;
             tx.rollback().await;
             let Some(page) = page else { return Ok(()) };
@@ -296,37 +316,22 @@ fn finding(session_id: Uuid, (seed_no, commitment): (Option<i32>, Option<Commitm
     Finding { session_id, seed_no, commitment, check: check.name.clone(), detail: check.detail.clone() }
 }
 
-async fn coverage_in<A: Access>(
+async fn page_of_session<A: Access>(
     tx: &mut Tx<A>,
     session_id: Uuid,
     after: Option<&Commitment>,
     limit: u32,
-) -> Result<SessionCoverage, HistoryError> {
-    let as_of = tx.read_at().await?;
-    let session = tx.session_facts(session_id, session_id, 1).await?.pop().ok_or(HistoryError::SessionNotFound)?;
+) -> Result<SeedsPage, HistoryError> {
     let above = match after {
         None => SeedKey::before(session_id),
         Some(commitment) => {
             let place = tx.find_commitment(commitment).await?.filter(|(owner, _)| *owner == session_id);
-            let (_, seed_no) = place.ok_or_else(|| HistoryError::Invalid {
-                field: "after",
-                detail: "is not the commitment of a seed of the session".to_owned(),
-            })?;
+            let detail = "is not the commitment of a seed of the session";
+            let (_, seed_no) = place.ok_or_else(|| HistoryError::invalid("after", detail))?;
             SeedKey { session_id, seed_no }
         }
     };
-    let page = seeds_page(tx, above, SeedKey::after(session_id), i64::from(limit)).await?;
-    let mut checks = session_checks(&session);
-    checks.extend(page.without_seed.into_iter().map(|(_, check)| check));
-    let next_after = page.next.and(page.seeds.last()).map(|(_, seed)| seed.commitment);
-    Ok(SessionCoverage {
-        session_id,
-        as_of: Timestamp(as_of),
-        checks,
-        seeds: page.seeds.into_iter().map(|(_, seed)| seed).collect(),
-        recoveries: recoveries_in(tx).await?,
-        next_after,
-    })
+    Ok(seeds_page(tx, above, SeedKey::after(session_id), i64::from(limit)).await?)
 }
 
 /// The coverage of one seed.

@@ -1,61 +1,150 @@
-//! History: what dispute teams and auditors ask of the stored bets. Only reads.
+//! Looking through the whole history: queries and exports for dispute teams, from a replica where there is one.
+//!
+//! Keeps I6 and I11 (an answer is made from revealed seeds and recorded results only), I8 (it reads through a [`Reader`], which gives no
+//! transaction that could change a row) and I12 (a page looks at so many rows at the most; exports are counted).
+//!
+//! An answer is complete up to a stated time, its `asOf`: no bet with an earlier time can be committed after its snapshot began. See
+//! [`History::look`].
 //!
 //! | file | holds |
 //! |---|---|
+//! | `filters` | what is asked for, and in which order it comes |
+//! | `walk` | which index is walked for it, and how far |
+//! | `pages` | pages and their tokens, single bets |
+//! | `coverage` | whether every nonce that was handed out is accounted for |
 //! | `bundle` | the evidence of one bet, and its check without a database |
 //! | `check` | a check and what it came to |
-//! | `coverage` | whether every nonce that was handed out is accounted for |
+//! | `model`, `error` | answers, refusals |
 
 pub mod bundle;
 mod check;
 pub mod coverage;
+pub mod error;
+pub mod filters;
+pub mod model;
+mod pages;
+mod walk;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use chrono::{DateTime, Utc};
 
 pub use check::{Check, State};
+pub use error::HistoryError;
+pub use filters::{Filters, Order};
+pub use pages::PageRequest;
 
-use crate::db::{DbError, Reader};
+use crate::db::details::{BetDetails, BetState};
+use crate::db::{DbError, Look, Reader, Tx};
+use crate::seeds::ServiceSecret;
 
-/// Questions about the past, over a database or its replica. Cheap to clone.
-#[derive(Clone, Debug)]
+/// Bounds of queries and exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistorySettings {
+    /// Rows that one page looks at, about, before it is answered as it is.
+    pub examined_max: usize,
+}
+
+impl Default for HistorySettings {
+    fn default() -> Self {
+        Self { examined_max: 20_000 }
+    }
+}
+
+/// The whole history, to be looked through. Cheap to clone.
+#[derive(Clone)]
 pub struct History {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     reader: Reader,
+    secret: ServiceSecret,
+    settings: HistorySettings,
+    /// The latest time that was ever found to be complete in the service's own database, in Unix microseconds. It stays complete.
+    complete: AtomicI64,
 }
 
-/// What a question can come to other than its answer.
-#[derive(Debug, thiserror::Error)]
-pub enum HistoryError {
-    /// A parameter is out of form or out of bounds.
-    #[error("{field}: {detail}")]
-    Invalid {
-        /// The parameter.
-        field: &'static str,
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// No such session.
-    #[error("there is no session of that id")]
-    SessionNotFound,
-    /// No such bet.
-    #[error("there is no bet of that commitment and nonce")]
-    BetNotFound,
-    /// No such commitment.
-    #[error("there is no such commitment")]
-    CommitmentNotFound,
-    /// The database.
-    #[error(transparent)]
-    Db(#[from] DbError),
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("History").field("settings", &self.inner.settings).finish_non_exhaustive()
+    }
+}
+
+/// A snapshot, and up to when it is complete.
+#[derive(Debug)]
+pub(crate) struct Looking {
+    pub(crate) tx: Tx<Look>,
+    /// When it began, by the clock of its database. All expiries are judged by it.
+    pub(crate) now: DateTime<Utc>,
+    /// No bet with an earlier time is missing from it.
+    pub(crate) as_of: DateTime<Utc>,
+}
+
+impl Looking {
+    /// How long ago a time is, in whole milliseconds.
+    pub(crate) fn behind_ms(&self, as_of: DateTime<Utc>) -> u64 {
+        u64::try_from((self.now - as_of).num_milliseconds()).unwrap_or(0)
+    }
+
+    /// A bet as it was when the snapshot began: a reservation that has expired since was pending.
+    pub(crate) fn as_it_was(&self, mut bet: BetDetails) -> BetDetails {
+        let expired = matches!(&bet.state, BetState::Void { reason } if reason == "expired");
+        if expired && bet.expires_at.is_some_and(|expires_at| expires_at > self.now) {
+            bet.state = BetState::Pending;
+        }
+        bet
+    }
 }
 
 impl History {
-    /// Over a reader.
+    /// Over the database that is to be read.
     #[must_use]
-    pub fn new(reader: Reader) -> Self {
-        Self { inner: Arc::new(Inner { reader }) }
+    pub fn new(reader: Reader, secret: ServiceSecret, settings: HistorySettings) -> Self {
+        Self { inner: Arc::new(Inner { reader, secret, settings, complete: AtomicI64::new(i64::MIN) }) }
+    }
+
+    /// Where it reads.
+    #[must_use]
+    pub fn reader(&self) -> &Reader {
+        &self.inner.reader
+    }
+
+    /// Bounds in force.
+    #[must_use]
+    pub fn settings(&self) -> &HistorySettings {
+        &self.inner.settings
+    }
+
+    /// Begins a snapshot that is known to be complete up to a time.
+    ///
+    /// In the service's own database we first look whether bets are being taken: a bet's time is no earlier than its transaction's
+    /// beginning, so nothing can come any more from before the oldest of these. The snapshot begins after that look, so it has all that was
+    /// committed by then. Where that cannot be told (another role's transaction), and on a replica, which cannot see the transactions of its
+    /// primary, what the services wrote down stands in: it was found in the same way, and is replayed after the commits that it speaks of.
+    pub(crate) async fn look(&self, name: &'static str) -> Result<Looking, DbError> {
+        let inner = &*self.inner;
+        // Read before the snapshot begins: what others find later may speak of commits that it does not have.
+        let mut known = i64::MIN;
+        if !inner.reader.is_replica() {
+            let mut tx = inner.reader.snapshot("history.in_flight").await?;
+            let found = tx.bets_in_flight().await?.as_of().map_or(i64::MIN, |as_of| as_of.timestamp_micros());
+            tx.rollback().await;
+            known = inner.complete.fetch_max(found, Ordering::SeqCst).max(found);
+        }
+        self.begin(name, known, None).await
+    }
+
+    async fn begin(
+        &self,
+        name: &'static str,
+        known: i64,
+        _long: Option<std::time::Duration>,
+    ) -> Result<Looking, DbError> {
+        let mut tx = self.inner.reader.snapshot(name).await?;
+        let (now, written) = tx.horizon().await?;
+        let as_of = DateTime::from_timestamp_micros(known).map_or(written, |known| known.max(written));
+        Ok(Looking { tx, now, as_of })
     }
 }

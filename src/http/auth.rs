@@ -183,6 +183,13 @@ impl Need for Engine {
     const SCOPE: Option<Scope> = Some(Scope::Engine);
 }
 
+/// A token with scope `dispute`.
+pub(super) struct Dispute;
+
+impl Need for Dispute {
+    const SCOPE: Option<Scope> = Some(Scope::Dispute);
+}
+
 /// Proof that the caller may call, and one of the places for requests under way. The first argument of every handler, so that nothing
 /// of the request is looked at before.
 pub(super) struct Access<N> {

@@ -5,7 +5,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `tokens`, `sessions`, `seeds`, `bets`, `rounds`, `verify`, `public`, `health` | the endpoints, by subject |
+//! | `tokens`, `sessions`, `seeds`, `bets`, `rounds`, `records`, `verify`, `public`, `health` | the endpoints, by subject |
 //! | `auth` | tokens, scopes, and how many requests may be under way |
 //! | `input`, `wire` | what a request brings, read into checked values |
 //! | `problem` | every refusal and fault as an answer |
@@ -21,6 +21,7 @@ mod observe;
 mod openapi;
 pub mod problem;
 mod public;
+mod records;
 mod rounds;
 mod schema;
 mod seeds;
@@ -45,7 +46,8 @@ pub use serve::serve;
 
 use self::auth::TokenCache;
 use self::problem::{Code, Problem};
-use crate::db::Datastore;
+use crate::db::{Datastore, Reader};
+use crate::history::{History, HistorySettings};
 use crate::ledger::Ledger;
 use crate::seeds::Seeds;
 
@@ -121,6 +123,7 @@ pub struct App {
 struct Inner {
     seeds: Seeds,
     ledger: Ledger,
+    history: History,
     settings: HttpSettings,
     readiness: Readiness,
     health: health::Checked,
@@ -131,12 +134,21 @@ struct Inner {
 }
 
 impl App {
-    /// Over started services; ready from the beginning.
+    /// Over started services; ready from the beginning. History is read in the services' own database.
     #[must_use]
     pub fn new(seeds: Seeds, ledger: Ledger, settings: HttpSettings) -> Self {
+        let reader = Reader::from(seeds.datastore());
+        let history = History::new(reader, seeds.secret().clone(), HistorySettings::default());
+        Self::with_history(seeds, ledger, history, settings)
+    }
+
+    /// The same, with history from elsewhere.
+    #[must_use]
+    pub fn with_history(seeds: Seeds, ledger: Ledger, history: History, settings: HttpSettings) -> Self {
         let inner = Inner {
             seeds,
             ledger,
+            history,
             readiness: Readiness::default(),
             health: health::Checked::default(),
             tokens: TokenCache::new(settings.token_ttl),
@@ -158,6 +170,12 @@ impl App {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.inner.ledger
+    }
+
+    /// The whole history, read-only.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.inner.history
     }
 
     /// The datastore beneath.

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::problem::{Code, PROBLEM_JSON};
 use super::schema::ProblemSchema;
-use super::{App, bets, health, public, rounds, seeds, sessions, tokens, verify};
+use super::{App, bets, health, public, records, rounds, seeds, sessions, tokens, verify};
 
 /// What any endpoint that does something may answer.
 pub(super) const ANY: &[Code] =
@@ -105,6 +105,7 @@ fn problem_response(codes: &[Code]) -> ApiResponse {
         (name = "sessions", description = "A player's run of play, and its seeds"),
         (name = "bets", description = "Bets, reservations for outside games, and what they came to"),
         (name = "rounds", description = "Bets whose result is concealed while the player decides"),
+        (name = "history", description = "The whole history, for dispute teams"),
         (name = "public", description = "What anyone may look up and check"),
         (name = "health", description = "Whether the service lives and will serve"),
     ),
@@ -132,6 +133,7 @@ pub(super) fn endpoints() -> OpenApiRouter<App> {
         .merge(seeds::endpoints())
         .merge(bets::endpoints())
         .merge(rounds::endpoints())
+        .merge(records::endpoints())
         .merge(public::endpoints())
         .merge(verify::endpoints())
         .merge(health::endpoints())

@@ -18,6 +18,7 @@ use crate::db::tokens::Scope;
 use crate::gfs::games::PlayError;
 use crate::gfs::inspect::InspectError;
 use crate::gfs::json::JsonError;
+use crate::history::HistoryError;
 use crate::ledger::LedgerError;
 use crate::seeds::SeedsError;
 use crate::seeds::values::InvalidValue;
@@ -27,6 +28,9 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// When to try again after a fault that passes by itself.
 const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// When to try an export again.
+const RETRY_EXPORT: Duration = Duration::from_secs(30);
 
 /// The longest name of a field in an answer, in characters: names come from the caller.
 const FIELD_CHARS_MAX: usize = 200;
@@ -337,6 +341,20 @@ impl From<SeedsError> for Problem {
             SeedsError::SettledWithDifferentContent => plain(Code::SettledWithDifferentContent),
             SeedsError::NotRecorded => plain(Code::NotRecorded),
             SeedsError::Db(error) => error.into(),
+        }
+    }
+}
+
+impl From<HistoryError> for Problem {
+    fn from(error: HistoryError) -> Self {
+        match error {
+            HistoryError::TooManyExports => Self::new(Code::Overloaded, error.to_string()).retry(RETRY_EXPORT),
+            HistoryError::Invalid { field, detail } => Self::invalid(field, detail),
+            HistoryError::BetNotFound => Self::new(Code::BetNotFound, error.to_string()),
+            HistoryError::Behind => Self::unavailable(error.to_string()),
+            HistoryError::SessionNotFound => Self::new(Code::SessionNotFound, error.to_string()),
+            HistoryError::CommitmentNotFound => Self::new(Code::CommitmentNotFound, error.to_string()),
+            HistoryError::Db(error) => error.into(),
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::gfs::seed::{ClientSeed, Commitment, NONCE_MAX, ServerSeed};
 use crate::ledger::{KeyId, SpendId, TokenNonce};
 use crate::seeds::model::RevealedSeed;
 use crate::seeds::values::{
-    BetRef, BoundedJson, Currency, InvalidValue, JSON_BYTES_MAX, Money, OutsideGame, PlayerRef, RESULT_BYTES_MAX,
-    SettlementOutcome, Timestamp, VoidReason,
+    BetRef, BoundedJson, Currency, GameName, InvalidValue, JSON_BYTES_MAX, Money, OutsideGame, PlayerRef,
+    RESULT_BYTES_MAX, SettlementOutcome, Timestamp, VoidReason,
 };
 
 /// Reads a wire type from a value that [`crate::gfs::json::parse`] made.
@@ -105,6 +105,7 @@ text_schema! {
     SessionId: "SessionId", "A UUID with hyphens", None, Some(KnownFormat::Uuid);
     ClientAddress: "ClientAddress", "An IPv4 or IPv6 address; kept only as a keyed hash, and only for the cap", None, None;
     BetRef: "BetRef", "The caller's own name for a bet", Some("^[A-Za-z0-9._:-]{1,64}$"), None;
+    GameName: "GameName", "A game of GFS/1.0, an outside game (x-...), or unbound: 1 to 64 printable characters", None, None;
     PlayerRef: "PlayerRef", "The operator's own name for a player: 1 to 128 printable characters", None, None;
     Currency: "Currency", "A currency", Some("^[A-Z0-9]{1,16}$"), None;
     OutsideGame: "OutsideGame", "The name of an outside game", Some("^x-[A-Za-z0-9._-]{1,62}$"), None;
@@ -128,6 +129,7 @@ text_value!(
     BetRef,
     PlayerRef,
     Currency,
+    GameName,
     OutsideGame,
     VoidReason,
     SettlementOutcome,

@@ -37,8 +37,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
@@ -104,6 +107,27 @@ impl ServiceSecret {
         mac.update(&[0]);
         mac.update(text);
         mac.finalize().into_bytes().into()
+    }
+
+    /// Bytes as a token that nobody else can make or change, good only for this purpose and in this context.
+    pub(crate) fn seal_token(&self, purpose: &str, context: &[u8], payload: &[u8]) -> String {
+        let token = [payload, &self.token_seal(purpose, context, payload)].concat();
+        URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// The bytes of such a token; none when it is not one of this purpose and context.
+    pub(crate) fn open_token<const N: usize>(&self, purpose: &str, context: &[u8], token: &str) -> Option<[u8; N]> {
+        let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (payload, seal) = bytes.split_first_chunk::<N>()?;
+        bool::from(self.token_seal(purpose, context, payload).as_slice().ct_eq(seal)).then_some(*payload)
+    }
+
+    fn token_seal(&self, purpose: &str, context: &[u8], payload: &[u8]) -> [u8; 16] {
+        let length = (context.len() as u64).to_be_bytes();
+        let hash = self.keyed_hash(purpose, &[length.as_slice(), context, payload].concat());
+        let mut seal = [0; 16];
+        seal.copy_from_slice(&hash[..16]);
+        seal
     }
 }
 
@@ -187,6 +211,11 @@ impl Seeds {
     /// The datastore beneath.
     pub fn datastore(&self) -> &Datastore {
         &self.inner.store
+    }
+
+    /// The secret, for what reads beside this.
+    pub(crate) fn secret(&self) -> &ServiceSecret {
+        &self.inner.secret
     }
 
     /// Limits and times in force.

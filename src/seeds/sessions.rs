@@ -6,9 +6,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::answer::{bet_answer, next_seed_view, seed_view};
@@ -30,6 +27,9 @@ pub const PAGE_DEFAULT: u32 = 50;
 
 /// Seeds of one session that are listed at the most: the newest.
 const SEEDS_LISTED_MAX: i64 = 10_000;
+
+/// What the page tokens of a session's bets are sealed for.
+const PAGE_PURPOSE: &str = "page of a session's records";
 
 /// A new session.
 #[derive(Clone, Debug, Default)]
@@ -221,31 +221,17 @@ impl Seeds {
 
     /// A place in a session's bets, sealed to the session.
     fn page_token(&self, session_id: Uuid, seed_no: i32, nonce: u64) -> String {
-        let mut token = Vec::with_capacity(28);
+        let mut token = Vec::with_capacity(12);
         token.extend_from_slice(&seed_no.to_be_bytes());
         token.extend_from_slice(&nonce.to_be_bytes());
-        let seal = self.page_seal(session_id, &token);
-        token.extend_from_slice(&seal);
-        URL_SAFE_NO_PAD.encode(token)
+        self.inner.secret.seal_token(PAGE_PURPOSE, session_id.as_bytes(), &token)
     }
 
     fn read_page_token(&self, session_id: Uuid, token: &str) -> Result<(i32, u64), SeedsError> {
-        let invalid = || SeedsError::invalid("after", "is not a page token of this session");
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
-        let (place, seal) = bytes.split_first_chunk::<12>().ok_or_else(invalid)?;
-        if !bool::from(self.page_seal(session_id, place).as_slice().ct_eq(seal)) {
-            return Err(invalid());
-        }
-        let [a, b, c, d, nonce @ ..] = *place;
+        let place = self.inner.secret.open_token::<12>(PAGE_PURPOSE, session_id.as_bytes(), token);
+        let place = place.ok_or_else(|| SeedsError::invalid("after", "is not a page token of this session"))?;
+        let [a, b, c, d, nonce @ ..] = place;
         Ok((i32::from_be_bytes([a, b, c, d]), u64::from_be_bytes(nonce)))
-    }
-
-    fn page_seal(&self, session_id: Uuid, place: &[u8]) -> [u8; 16] {
-        let text = [session_id.as_bytes().as_slice(), place].concat();
-        let hash = self.inner.secret.keyed_hash("page of a session's records", &text);
-        let mut seal = [0; 16];
-        seal.copy_from_slice(&hash[..16]);
-        seal
     }
 
     /// Every key that records were signed with, oldest first.

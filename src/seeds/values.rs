@@ -78,6 +78,11 @@ text_value! {
     |text| is_outside_game(text)
 }
 text_value! {
+    /// The name of any game.
+    GameName, "1 to 64 printable characters",
+    |text| chars_between(text, 64, |c| !c.is_control())
+}
+text_value! {
     /// Why a bet is voided. The words that the service itself uses are refused.
     VoidReason, "1 to 200 printable characters, and none of: expired, abandoned, recovery",
     |text| chars_between(text, 200, |c| !c.is_control()) && !["expired", "abandoned", "recovery"].contains(&text)

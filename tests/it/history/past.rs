@@ -3,7 +3,7 @@
 use fairledger::db::{Datastore, PoolSettings, Reader};
 use fairledger::gfs::signature::SigningKey;
 use fairledger::gfs::{ClientSeed, Commitment, Play, Rules};
-use fairledger::history::History;
+use fairledger::history::{History, HistorySettings};
 use fairledger::seeds::model::{BetAnswer, View};
 use fairledger::seeds::values::{
     BetRef, BoundedJson, Currency, JSON_BYTES_MAX, Money, OutsideGame, PlayerRef, RESULT_BYTES_MAX, SettlementOutcome,
@@ -41,9 +41,10 @@ impl Past {
     pub async fn with(settings: SeedsSettings, signing_key: Option<SigningKey>) -> Self {
         let db = TestDb::new().await;
         let store = Datastore::connect(&db.service_url, &PoolSettings::default()).await.unwrap();
-        let history = History::new(Reader::from(&store));
+        let secret = ServiceSecret::new([7; 32]);
+        let history = History::new(Reader::from(&store), secret.clone(), HistorySettings::default());
         let ring = KeyRing::parse(RING).unwrap();
-        let seeds = Seeds::start(store, ring, ServiceSecret::new([7; 32]), signing_key, settings).await.unwrap();
+        let seeds = Seeds::start(store, ring, secret, signing_key, settings).await.unwrap();
         Self { db, seeds, history }
     }
 

@@ -8,6 +8,7 @@ use axum::http::Request;
 use serde_json::{Value, json};
 
 use super::{Answer, Api};
+use fairledger::db::tokens::Scope;
 
 static OPENAPI: LazyLock<Value> = LazyLock::new(fairledger::http::openapi);
 
@@ -225,7 +226,8 @@ fn spoiled(template: &str) -> String {
 #[tokio::test]
 async fn every_described_endpoint_is_served_and_asks_for_its_token_before_it_looks_at_anything_else() {
     let api = Api::new().await;
-    let dispute = super::new_token(&api.app, &[fairledger::db::tokens::Scope::Dispute]).await;
+    let dispute = super::new_token(&api.app, &[Scope::Dispute]).await;
+    let relay = super::new_token(&api.app, &[Scope::Relay]).await;
     for (method, path, operation) in operations() {
         let path = spoiled(path) + "?unknown=1";
         let request = || Request::builder().method(method.as_str()).uri(&path).header("content-type", "text/plain");
@@ -234,9 +236,10 @@ async fn every_described_endpoint_is_served_and_asks_for_its_token_before_it_loo
         let stranger = api.send(request().body(spoiled()).unwrap()).await;
         if secured {
             stranger.problem(401, "unauthenticated");
-            let other = request().header("authorization", format!("Bearer {}", dispute.expose()));
-            let body = api.send(other.body(spoiled()).unwrap()).await.problem(403, "forbidden");
             let scope = &operation["security"][0]["bearer"][0];
+            let other = if scope == "dispute" { &relay } else { &dispute };
+            let other = request().header("authorization", format!("Bearer {}", other.expose()));
+            let body = api.send(other.body(spoiled()).unwrap()).await.problem(403, "forbidden");
             assert_eq!(&body["scope"], scope, "{method} {path}");
             assert!(body["detail"].as_str().unwrap().contains(scope.as_str().unwrap()), "{method} {path}");
         } else if path.starts_with("/v1/") {

@@ -41,7 +41,7 @@ async fn session(seeds: &Seeds) -> View {
     seeds.create_session(&SessionRequest::default()).await.unwrap().view
 }
 
-fn bet_ref(text: impl AsRef<str>) -> BetRef {
+pub fn bet_ref(text: impl AsRef<str>) -> BetRef {
     BetRef::parse(text.as_ref()).unwrap()
 }
 
@@ -49,16 +49,16 @@ fn dice(commitment: Commitment, name: impl AsRef<str>) -> BetRequest {
     game(commitment, name, "dice", &json!({}), false)
 }
 
-fn game(commitment: Commitment, name: impl AsRef<str>, game: &str, params: &Value, conceal: bool) -> BetRequest {
+pub fn game(commitment: Commitment, name: impl AsRef<str>, game: &str, params: &Value, conceal: bool) -> BetRequest {
     let play = Play::new(game, Some(params)).unwrap();
     BetRequest { commitment, bet_ref: bet_ref(name), game: GameRequest { play, conceal }, wager: Wager::default() }
 }
 
-fn bounded(value: Value) -> BoundedJson {
+pub fn bounded(value: Value) -> BoundedJson {
     BoundedJson::new(value, JSON_BYTES_MAX).unwrap()
 }
 
-fn money(text: &str) -> Money {
+pub fn money(text: &str) -> Money {
     Money::parse(text).unwrap()
 }
 
@@ -74,7 +74,7 @@ fn inspected(bet: &BetAnswer) -> String {
 }
 
 /// Every bet of a session, newest first, page by page.
-async fn all_bets(seeds: &Seeds, session_id: Uuid) -> Vec<BetAnswer> {
+pub async fn all_bets(seeds: &Seeds, session_id: Uuid) -> Vec<BetAnswer> {
     let (mut bets, mut after) = (Vec::new(), None::<String>);
     loop {
         let page = seeds.bets_of_session(session_id, after.as_deref(), 100).await.unwrap();

@@ -1,0 +1,104 @@
+//! What of the history is asked for.
+
+use chrono::{DateTime, SubsecRound as _, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::HistoryError;
+use crate::db::history::WantedState;
+use crate::gfs::json;
+use crate::gfs::seed::Commitment;
+use crate::seeds::model::BetStatus;
+use crate::seeds::values::{BetRef, GameName, PlayerRef, Timestamp};
+
+/// Filters of a query or an export: bets that fit all of them. Times are whole microseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Filters {
+    /// Of a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<Uuid>,
+    /// Of a player's sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub player_ref: Option<PlayerRef>,
+    /// Under a seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commitment: Option<Commitment>,
+    /// With a nonce under that seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// Of this reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bet_ref: Option<BetRef>,
+    /// Of a game.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub game: Option<GameName>,
+    /// In this state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<BetStatus>,
+    /// Taken at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// Taken before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<Timestamp>,
+}
+
+/// In which order bets come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// By the time they were taken, then by place.
+    Time,
+    /// By session, seed and nonce.
+    Place,
+}
+
+impl Filters {
+    /// Checks the filters against one another.
+    ///
+    /// # Errors
+    /// A nonce without its commitment, or a period that ends before it begins.
+    pub fn checked(mut self) -> Result<Self, HistoryError> {
+        if self.nonce.is_some() && self.commitment.is_none() {
+            return Err(HistoryError::invalid("nonce", "is only taken with a commitment"));
+        }
+        let whole = |time: Option<Timestamp>| time.map(|Timestamp(time)| Timestamp(time.trunc_subsecs(6)));
+        (self.from, self.to) = (whole(self.from), whole(self.to));
+        if let (Some(from), Some(to)) = (self.from, self.to)
+            && from > to
+        {
+            return Err(HistoryError::invalid("to", "must not be earlier than from"));
+        }
+        Ok(self)
+    }
+
+    /// The order of what fits them.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        let placed = self.session_id.is_some()
+            || self.player_ref.is_some()
+            || self.commitment.is_some()
+            || self.bet_ref.is_some();
+        if placed { Order::Place } else { Order::Time }
+    }
+
+    /// One text for the same filters.
+    pub(super) fn canonical(&self) -> String {
+        // Only texts and numbers: it can always be written.
+        json::canonical(&serde_json::to_value(self).unwrap_or_default())
+    }
+
+    pub(super) fn wanted_state(&self) -> Option<WantedState> {
+        self.status.map(|status| match status {
+            BetStatus::Recorded => WantedState::Recorded,
+            BetStatus::Pending => WantedState::Pending,
+            BetStatus::Void => WantedState::Void,
+        })
+    }
+
+    /// Before everything that any clock of a database said.
+    pub(super) fn from_time(&self) -> DateTime<Utc> {
+        self.from.map_or(DateTime::UNIX_EPOCH, |Timestamp(from)| from)
+    }
+}
