@@ -7,6 +7,7 @@ use crate::config::SettingError;
 use crate::db::DbError;
 use crate::db::migrate::MigrateError;
 use crate::embedded::EmbeddedError;
+use crate::history::HistoryError;
 use crate::ledger::LedgerError;
 use crate::seeds::{SeedsError, StartError};
 
@@ -73,6 +74,9 @@ pub enum CliError {
     /// The services.
     #[error(transparent)]
     Seeds(#[from] SeedsError),
+    /// The history.
+    #[error(transparent)]
+    History(#[from] HistoryError),
     /// The token ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

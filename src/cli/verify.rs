@@ -2,6 +2,7 @@
 //!
 //! The check of everything that the ledger promises about bets, against what it stored (I3, I7, I8 as far as rows can tell).
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -28,6 +29,12 @@ const LISTED_MAX: usize = 1_000;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Check a file of `fairledger bundle` instead, with no database
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
+    /// With --bundle: the receipt that the player kept, or the view of the session that has it
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    receipt: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -146,6 +153,9 @@ impl Report {
 }
 
 pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, CliError> {
+    if let Some(bundle) = &args.bundle {
+        return super::bundle::verify_file(bundle, args.receipt.as_deref(), args.json);
+    }
     let database = Database::reach(settings, Role::Service).await?;
     let done = async {
         let store = database.open(settings).await?;

@@ -104,13 +104,13 @@ async fn list(access: Access<Dispute>, Query(query): Query<ListQuery>) -> Result
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Path)]
-struct RecordPath {
+pub(super) struct RecordPath {
     /// Its seed's commitment.
     #[param(value_type = Commitment, inline)]
-    commitment: Commitment,
+    pub(super) commitment: Commitment,
     /// Its nonce.
     #[param(value_type = NonceDigits, inline)]
-    nonce: NonceDigits,
+    pub(super) nonce: NonceDigits,
 }
 
 problems!(RecordProblems: ANY TOKEN; BetNotFound);

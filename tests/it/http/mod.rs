@@ -3,6 +3,7 @@
 mod access;
 mod bets;
 mod contract;
+mod evidence;
 mod faults;
 mod hostile;
 mod public;
