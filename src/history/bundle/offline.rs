@@ -407,21 +407,22 @@ impl<'b> Facts<'b> {
         match (seed.client_seed_source.as_str(), seed.seed_no) {
             ("player", number) if number > 0 => Check::unless(
                 name,
-                (!set_as_it_went_live || seed.committed_at >= seed.client_seed_at)
+                (!set_as_it_went_live || seed.committed_at > seed.client_seed_at)
                     .then(|| "The player's text was not set after the seed was committed.".to_owned()),
                 "The player chose it after the server seed was committed, by the operator's clock.",
             ),
-            ("kept", number) if number > 0 => Check::unless(
+            ("kept", number) if number > 0 && !set_as_it_went_live => {
+                let detail = "It was kept from the seed before: the operator could know it as it made the server seed.";
+                Check::new(name, State::Noted, detail)
+            }
+            ("generated", 0) | ("application", _) if set_as_it_went_live => {
+                Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
+            }
+            _ => Check::new(
                 name,
-                set_as_it_went_live.then(|| "A text that was kept is older than its use.".to_owned()),
-                "It was kept from the seed before: the operator could know it as it made the server seed.",
+                State::Mismatch,
+                "Its source does not fit its time, or the seed's number in the session.",
             ),
-            ("generated", 0) | ("application", _) => Check::unless(
-                name,
-                (!set_as_it_went_live).then(|| "A new text is set as it comes into use.".to_owned()),
-                "It is not the player's: whoever made the server seed could know it.",
-            ),
-            _ => Check::new(name, State::Mismatch, "Its source does not fit the seed's number in the session."),
         }
     }
 
