@@ -414,14 +414,16 @@ impl<A: Access> Tx<A> {
         Ok(Some(page))
     }
 
-    /// Leaves it to the planner how it finds rows, in this transaction: what is counted is read as a whole, where pages walk indexes.
+    /// Leaves it to the planner how it finds rows, in this transaction, with room to sort a page of seeds: what is counted is read as a
+    /// whole, where pages walk indexes.
     ///
     /// # Errors
     /// Those of the database.
     pub async fn plan_freely(&mut self) -> Result<(), DbError> {
         sqlx::query!(
-            "SELECT set_config(name, 'on', true) AS set
-             FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_hashjoin', 'enable_mergejoin', 'enable_sort']) AS name"
+            "SELECT set_config(name, value, true) AS set
+             FROM (VALUES ('enable_seqscan', 'on'), ('enable_bitmapscan', 'on'), ('enable_hashjoin', 'on'), ('enable_mergejoin', 'on'),
+                          ('enable_sort', 'on'), ('work_mem', '64MB')) AS setting (name, value)"
         )
         .fetch_all(&mut *self.inner)
         .await?;

@@ -16,7 +16,7 @@ async fn coverage_counts_every_nonce_of_a_session() {
     let session = api.session().await;
     session.bet("b:0").await.expect(201);
     let path = session.mines("b:1", 3).await;
-    api.post(&format!("{path}/close"), json!({ "outcome": "void", "reason": "a tile fell" })).await.expect(200);
+    api.post(&format!("{path}/close"), json!({ "outcome": "void", "reason": "a tile fell" })).await.expect(201);
     session.rotate().await.expect(200);
     let covered = api.get(&session.at("/coverage")).await.expect(200);
     let seeds = covered["seeds"].as_array().unwrap();
