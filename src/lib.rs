@@ -7,7 +7,7 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
-//! | [`history`] | looking through the whole history, and checking it |
+//! | [`history`] | queries, exports, coverage and evidence for disputes; checking all of it |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
 //! | [`http`] | the HTTP API |
 //! | [`config`], [`telemetry`] | settings; logs |

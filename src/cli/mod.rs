@@ -20,12 +20,15 @@ use clap::{Parser, Subcommand};
 use crate::config::{Settings, Sources};
 use crate::telemetry;
 
+mod bundle;
+mod coverage;
 mod data_dir;
 mod database;
 mod demo;
 mod error;
 mod export;
 mod flags;
+mod forget_player;
 mod key;
 mod migrate;
 mod openapi;
@@ -63,6 +66,12 @@ enum Command {
     Verify(verify::Args),
     /// Write the history, or what of it fits the filters, to a file
     Export(export::Args),
+    /// Tell whether every nonce that was handed out is accounted for
+    Coverage(coverage::Args),
+    /// Write the evidence of one bet, for a dispute
+    Bundle(bundle::Args),
+    /// Sever an operator's name for a player from the sessions that carry it
+    ForgetPlayer(forget_player::Args),
     /// Look after the keys that seal server seeds
     #[command(subcommand)]
     SeedKeys(seed_keys::Command),
@@ -107,6 +116,9 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::Migrate(args) => migrate::run(&settings, &args).await,
             Command::Verify(args) => verify::run(&settings, &args).await,
             Command::Export(args) => export::run(&settings, &args).await,
+            Command::Coverage(args) => coverage::run(&settings, &args).await,
+            Command::Bundle(args) => bundle::run(&settings, &args).await,
+            Command::ForgetPlayer(args) => forget_player::run(&settings, &args).await,
             Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
             Command::Key(command) => key::run(&settings, command).await,
             Command::Sweep(args) => sweep::run(&settings, &args).await,

@@ -1,5 +1,6 @@
 //! `verify`: recomputes every stored record from its revealed seed, on all cores.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -38,6 +39,12 @@ pub(super) struct Args {
     /// Only bets taken before this time
     #[arg(long, value_name = "TIME")]
     to: Option<DateTime<Utc>>,
+    /// Check a file of `fairledger bundle` instead, with no database
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["whose", "game", "from", "to"])]
+    bundle: Option<PathBuf>,
+    /// With --bundle: the receipt that the player kept, or the view of the session that has it
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    receipt: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -69,6 +76,9 @@ impl Args {
 }
 
 pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, CliError> {
+    if let Some(bundle) = &args.bundle {
+        return super::bundle::verify_file(bundle, args.receipt.as_deref(), args.json);
+    }
     let database = Database::reach(settings, Role::Service).await?;
     let started = Instant::now();
     let report = async {

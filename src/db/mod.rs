@@ -12,6 +12,7 @@
 
 pub mod bets;
 pub mod bootstrap;
+pub mod coverage;
 mod decode;
 pub mod details;
 pub mod group;

@@ -1,9 +1,10 @@
 //! How bets end: outcomes, voids and settlements. Only ever inserted (I8).
 
 use bigdecimal::BigDecimal;
+use chrono::{DateTime, Utc};
 
 use super::bets::{BetKey, ResultRow};
-use super::{DbError, Tx, decode};
+use super::{Access, DbError, Tx, decode};
 
 /// A settlement to be stored. JSON is canonical text.
 #[derive(Clone, Debug)]
@@ -16,6 +17,24 @@ pub struct NewSettlement<'a> {
     pub displayed: Option<&'a str>,
     /// The rules or pay table applied.
     pub rules: Option<&'a str>,
+}
+
+impl<A: Access> Tx<A> {
+    /// When a bet that was pending got its result, and when it ended void.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn end_times(&mut self, key: &BetKey) -> Result<(Option<DateTime<Utc>>, Option<DateTime<Utc>>), DbError> {
+        let row = sqlx::query!(
+            "SELECT recorded_at, voided_at FROM fairledger.bet_details WHERE session_id = $1 AND seed_no = $2 AND nonce = $3",
+            key.session_id,
+            key.seed_no,
+            key.nonce_i64(),
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?;
+        Ok(row.map_or((None, None), |row| (row.recorded_at, row.voided_at)))
+    }
 }
 
 impl Tx {

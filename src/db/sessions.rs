@@ -291,4 +291,36 @@ impl Tx {
         .fetch_one(&mut *self.inner)
         .await?)
     }
+
+    /// How many sessions carry a player's name.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn count_sessions_of_player(&mut self, player_ref: &str) -> Result<u64, DbError> {
+        let count = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM fairledger.sessions WHERE player_ref = $1"#,
+            player_ref
+        )
+        .fetch_one(&mut *self.inner)
+        .await?;
+        super::decode::unsigned("session", count)
+    }
+
+    /// Severs a player's name from some of the sessions that carry it; gives from how many. Only the owner may: the service has no right
+    /// to that column.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn sever_player(&mut self, player_ref: &str, limit: i64) -> Result<u64, DbError> {
+        Ok(sqlx::query!(
+            "UPDATE fairledger.sessions SET player_ref = NULL
+             WHERE session_id IN (SELECT session_id FROM fairledger.sessions WHERE player_ref = $1 ORDER BY session_id LIMIT $2
+                                  FOR NO KEY UPDATE)",
+            player_ref,
+            limit,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected())
+    }
 }

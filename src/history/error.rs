@@ -16,6 +16,12 @@ pub enum HistoryError {
         /// What is wrong with it.
         detail: String,
     },
+    /// No such session.
+    #[error("there is no session of that id")]
+    SessionNotFound,
+    /// No such commitment.
+    #[error("there is no such commitment")]
+    CommitmentNotFound,
     /// No such bet.
     #[error("there is no bet of that commitment and nonce")]
     BetNotFound,

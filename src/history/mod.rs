@@ -13,10 +13,16 @@
 //! | `pages` | pages and their tokens, single bets |
 //! | `export`, `format` | everything in one file, line by line |
 //! | `resume` | what is left of an export that broke off |
+//! | `coverage` | whether every nonce that was handed out is accounted for |
+//! | `bundle` | the evidence of one bet, and its check without a database |
+//! | `check` | a check and what it came to |
 //! | `verify` | recomputing stored bets from their revealed seeds |
 //! | `distribution` | whether results are spread as their game says |
 //! | `model`, `error` | answers, refusals |
 
+pub mod bundle;
+mod check;
+pub mod coverage;
 pub mod distribution;
 pub mod error;
 pub mod export;
@@ -35,6 +41,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use tokio::sync::Semaphore;
 
+pub use check::{Check, State};
 pub use error::HistoryError;
 pub use filters::{Filters, Order};
 pub use pages::PageRequest;

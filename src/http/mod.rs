@@ -5,7 +5,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `tokens`, `sessions`, `seeds`, `bets`, `rounds`, `records`, `verify`, `public`, `health` | the endpoints, by subject |
+//! | `tokens`, `sessions`, `seeds`, `bets`, `rounds`, `records`, `evidence`, `verify`, `public`, `health` | the endpoints, by subject |
 //! | `auth` | tokens, scopes, and how many requests may be under way |
 //! | `input`, `wire` | what a request brings, read into checked values |
 //! | `problem` | every refusal and fault as an answer |
@@ -15,6 +15,7 @@
 
 pub mod auth;
 mod bets;
+mod evidence;
 mod health;
 mod input;
 mod observe;

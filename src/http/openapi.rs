@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::problem::{Code, PROBLEM_JSON};
 use super::schema::ProblemSchema;
-use super::{App, bets, health, public, records, rounds, seeds, sessions, tokens, verify};
+use super::{App, bets, evidence, health, public, records, rounds, seeds, sessions, tokens, verify};
 
 /// What any endpoint that does something may answer.
 pub(super) const ANY: &[Code] =
@@ -134,6 +134,7 @@ pub(super) fn endpoints() -> OpenApiRouter<App> {
         .merge(bets::endpoints())
         .merge(rounds::endpoints())
         .merge(records::endpoints())
+        .merge(evidence::endpoints())
         .merge(public::endpoints())
         .merge(verify::endpoints())
         .merge(health::endpoints())

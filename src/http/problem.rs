@@ -352,6 +352,8 @@ impl From<HistoryError> for Problem {
             HistoryError::Invalid { field, detail } => Self::invalid(field, detail),
             HistoryError::BetNotFound => Self::new(Code::BetNotFound, error.to_string()),
             HistoryError::Behind => Self::unavailable(error.to_string()),
+            HistoryError::SessionNotFound => Self::new(Code::SessionNotFound, error.to_string()),
+            HistoryError::CommitmentNotFound => Self::new(Code::CommitmentNotFound, error.to_string()),
             HistoryError::Db(error) => error.into(),
         }
     }

@@ -217,13 +217,13 @@ fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Piece> {
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Path)]
-struct RecordPath {
+pub(super) struct RecordPath {
     /// Its seed's commitment.
     #[param(value_type = Commitment, inline)]
-    commitment: Commitment,
+    pub(super) commitment: Commitment,
     /// Its nonce.
     #[param(value_type = NonceDigits, inline)]
-    nonce: NonceDigits,
+    pub(super) nonce: NonceDigits,
 }
 
 problems!(RecordProblems: ANY TOKEN; BetNotFound);

@@ -86,7 +86,7 @@ pub(super) fn bet_meta(bet: &BetDetails) -> BetMeta {
 }
 
 /// How the round of a bet ended; none while it is open and for bets that are no rounds.
-pub(super) fn round_outcome(bet: &BetDetails) -> Option<&'static str> {
+pub(crate) fn round_outcome(bet: &BetDetails) -> Option<&'static str> {
     match &bet.state {
         BetState::Recorded(recorded) => recorded.round_outcome.map(|outcome| outcome.as_str()),
         BetState::Void { .. } if bet.kind == BetKind::Round => Some("void"),
@@ -123,7 +123,7 @@ pub(super) fn round_view(bet: &BetDetails, steps: Vec<StepRow>) -> Result<RoundV
     })
 }
 
-pub(super) fn seed_view(seed: &SeedRow) -> SeedView {
+pub(super) fn seed_view(seed: &SeedRow, voids: u64) -> SeedView {
     let client = seed.client.as_ref();
     SeedView {
         commitment: seed.commitment,
@@ -134,6 +134,7 @@ pub(super) fn seed_view(seed: &SeedRow) -> SeedView {
         client_seed_source: client.map(|client| client.source.as_str()),
         client_seed_at: client.map(|client| Timestamp(client.set_at)),
         bets: seed.next_nonce,
+        voids,
         retired_at: seed.retired.map(|(at, _)| Timestamp(at)),
         retired_by: seed.retired.map(|(_, by)| by.as_str()),
         revealed_at: seed.revealed.as_ref().map(|(_, at)| Timestamp(*at)),
@@ -151,6 +152,7 @@ pub(super) fn next_seed_view(next: &NextSeedRow) -> SeedView {
         client_seed_source: None,
         client_seed_at: None,
         bets: 0,
+        voids: 0,
         retired_at: None,
         retired_by: None,
         revealed_at: None,

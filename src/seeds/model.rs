@@ -1,6 +1,6 @@
 //! What the services answer: views of sessions and seeds, bet answers, rounds. Field names are the wire's.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -22,6 +22,15 @@ impl RevealedSeed {
     /// The 64 characters.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Whoever reads one from an answer or a bundle was shown it.
+impl<'de> Deserialize<'de> for RevealedSeed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        ServerSeed::parse(&text).map_err(serde::de::Error::custom)?;
+        Ok(Self(text))
     }
 }
 
@@ -145,6 +154,8 @@ pub struct SeedView {
     pub client_seed_at: Option<Timestamp>,
     /// Bets taken under it.
     pub bets: u64,
+    /// How many of them ended without a result.
+    pub voids: u64,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retired_at: Option<Timestamp>,
@@ -281,8 +292,8 @@ pub enum BetStatus {
 }
 
 /// What was paid for a bet and what the player was shown.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SettlementView {
     /// Amount paid, a decimal string.
     pub payout: String,

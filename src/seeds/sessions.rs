@@ -2,6 +2,7 @@
 //!
 //! Keeps I5: both commitments and their times are durable before anyone is shown them.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -149,13 +150,14 @@ impl Seeds {
         let mut tx = self.inner.store.snapshot("session.seeds").await?;
         tx.session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
         let mut rows = tx.seeds(session_id, SEEDS_LISTED_MAX + 1).await?;
+        let voids: HashMap<i32, u64> = tx.voids_of_seeds(session_id).await?.into_iter().collect();
         let next = tx.next_seed(session_id).await?;
         tx.rollback().await;
         self.saw(session_id);
         let older_omitted = rows.len() > SEEDS_LISTED_MAX as usize;
         rows.truncate(SEEDS_LISTED_MAX as usize);
-        let seeds = rows.iter().rev().map(seed_view).chain(next.as_ref().map(next_seed_view)).collect();
-        Ok(SeedList { seeds, older_omitted })
+        let seeds = rows.iter().rev().map(|seed| seed_view(seed, voids.get(&seed.seed_no).copied().unwrap_or(0)));
+        Ok(SeedList { seeds: seeds.chain(next.as_ref().map(next_seed_view)).collect(), older_omitted })
     }
 
     /// What anybody may know of a commitment.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bigdecimal::BigDecimal;
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::gfs::json;
@@ -179,6 +179,16 @@ impl std::fmt::Display for Timestamp {
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Only the form that answers show, so that one instant has one text.
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time = DateTime::parse_from_rfc3339(&text).ok().map(|time| Self(time.to_utc()));
+        time.filter(|time| time.to_string() == text)
+            .ok_or_else(|| serde::de::Error::custom("must be a time such as 2030-01-31T00:00:00.000000Z"))
     }
 }
 

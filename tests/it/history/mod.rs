@@ -1,7 +1,10 @@
 //! Looking through the whole history, on a real PostgreSQL.
 
 mod arriving;
+mod bundle;
+mod coverage;
 mod export;
+mod past;
 pub mod plans;
 mod queries;
 mod replica;

@@ -3,6 +3,7 @@
 mod access;
 mod bets;
 mod contract;
+mod evidence;
 mod exports;
 mod faults;
 mod hostile;

@@ -1,0 +1,490 @@
+//! Counting what is there: for each seed, how many bets of which state, against the counter that handed their nonces out.
+//!
+//! For audits: nothing here trusts a constraint, a foreign key or a guard of the service, and nothing fails on a row that contradicts
+//! another; what is found is given as it is, to be judged in `history`. Every statement takes a set of seeds and gives a row for each
+//! (I12): bets are counted inside PostgreSQL. The rows of a bet are found by sorting all of them together and not by joins, so that the
+//! cost does not hang on how many bets the planner expects.
+
+use chrono::{DateTime, Utc};
+use futures_util::TryStreamExt as _;
+use uuid::Uuid;
+
+use super::{Access, DbError, Tx, corrupt, decode};
+use crate::gfs::seed::{Commitment, ServerSeed};
+
+/// Where a seed is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SeedKey {
+    /// The session.
+    pub session_id: Uuid,
+    /// The seed's number in it.
+    pub seed_no: i32,
+}
+
+impl SeedKey {
+    /// Before every seed of a session.
+    #[must_use]
+    pub fn before(session_id: Uuid) -> Self {
+        Self { session_id, seed_no: i32::MIN }
+    }
+
+    /// After every seed of a session.
+    #[must_use]
+    pub fn after(session_id: Uuid) -> Self {
+        Self { session_id, seed_no: i32::MAX }
+    }
+}
+
+/// A seed's own rows: its place, its life, its reveal.
+#[derive(Clone, Debug)]
+pub struct SeedFacts {
+    /// Where it is.
+    pub key: SeedKey,
+    /// Its commitment.
+    pub commitment: Commitment,
+    /// `live`, `revealed` or `discarded`.
+    pub status: String,
+    /// The recovery epoch it was committed in.
+    pub epoch: i32,
+    /// When it was committed.
+    pub committed_at: DateTime<Utc>,
+    /// When it came into use.
+    pub live_at: Option<DateTime<Utc>>,
+    /// The counter: how many nonces were handed out.
+    pub next_nonce: u64,
+    /// How many pending bets it counts.
+    pub pending: u32,
+    /// When it ended.
+    pub retired_at: Option<DateTime<Utc>>,
+    /// What ended it.
+    pub retired_by: Option<String>,
+    /// The directory of commitments leads here.
+    pub in_directory: bool,
+    /// The session has the seed before it.
+    pub has_predecessor: bool,
+    /// The seed in clear, unchecked, and when it was revealed.
+    pub reveal: Option<(ServerSeed, DateTime<Utc>)>,
+}
+
+/// How many, and the first nonce of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// How many.
+    pub count: u64,
+    /// The lowest nonce.
+    pub first: Option<i64>,
+}
+
+/// The bets under one seed, counted, with every row that hangs on a bet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BetCounts {
+    /// Bets.
+    pub bets: u64,
+    /// The highest nonce of a bet.
+    pub nonce_max: Option<i64>,
+    /// Bets with a result.
+    pub recorded: u64,
+    /// Bets without one that are void, or reservations past their time.
+    pub void: u64,
+    /// Bets that are concealed or owed.
+    pub pending: u64,
+    /// Rows of pending bets, those past their time too.
+    pub pending_rows: u64,
+    /// When the earliest bet was taken.
+    pub first_bet_at: Option<DateTime<Utc>>,
+    /// Bets with neither result nor void nor pending row.
+    pub endless: Found,
+    /// Bets that are there twice or have more than one of result, void and pending row.
+    pub ended_twice: Found,
+    /// Nonces without a bet that have a pending row, result, void, step or settlement.
+    pub stray: Found,
+    /// Bets that are settled and have no result.
+    pub settled_without_result: Found,
+    /// Rounds whose steps do not count from 0 without gaps.
+    pub step_gaps: Found,
+    /// Bets taken at an earlier time than the bet before them.
+    pub earlier_than_before: Found,
+}
+
+/// Nonces below the counter that have no bet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingNonces {
+    /// The first of the ranges, both ends included.
+    pub ranges: Vec<(u64, u64)>,
+    /// How many ranges there are in all.
+    pub ranges_total: u64,
+    /// How many nonces they hold.
+    pub nonces_total: u64,
+}
+
+/// A session that does not have the seeds that its state demands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionFacts {
+    /// The session.
+    pub session_id: Uuid,
+    /// The service makes its seeds.
+    pub of_service: bool,
+    /// It takes bets.
+    pub open: bool,
+    /// The recovery epoch it was last moved to is the current one.
+    pub in_epoch: bool,
+    /// How many live seeds it has.
+    pub live: u64,
+    /// The number of its newest seed, the next one not counted.
+    pub seed_no_max: Option<i32>,
+    /// The number of its next seed.
+    pub next_seed_no: Option<i32>,
+    /// The directory of commitments leads to its next seed.
+    pub next_in_directory: bool,
+}
+
+/// A recovery after acknowledged state was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveryRow {
+    /// The epoch it opened.
+    pub epoch: i32,
+    /// When.
+    pub recovered_at: DateTime<Utc>,
+    /// Why, in the operator's words.
+    pub reason: String,
+}
+
+fn found(count: i64, first: Option<i64>) -> Result<Found, DbError> {
+    Ok(Found { count: decode::unsigned("coverage", count)?, first })
+}
+
+impl<A: Access> Tx<A> {
+    /// Reads seeds with what must be there beside them, in order, from just above one place up to and including another.
+    ///
+    /// # Errors
+    /// Those of the database; corruption when a column is not of its form.
+    pub async fn seed_facts(&mut self, above: SeedKey, to: SeedKey, limit: i64) -> Result<Vec<SeedFacts>, DbError> {
+        let what = "seed";
+        let rows = sqlx::query!(
+            r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at, s.live_at, s.next_nonce, s.pending,
+                      s.retired_at, s.retired_by, (c.commitment IS NOT NULL) AS "in_directory!",
+                      (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+               FROM fairledger.seeds s
+               LEFT JOIN fairledger.reveals r ON r.session_id = s.session_id AND r.seed_no = s.seed_no
+               LEFT JOIN fairledger.commitments c
+                      ON c.commitment = s.commitment AND c.session_id = s.session_id AND c.seed_no = s.seed_no
+               LEFT JOIN fairledger.seeds q ON q.session_id = s.session_id AND q.seed_no = s.seed_no - 1
+               WHERE (s.session_id, s.seed_no) > ($1, $2) AND (s.session_id, s.seed_no) <= ($3, $4)
+               ORDER BY s.session_id, s.seed_no LIMIT $5"#,
+            above.session_id,
+            above.seed_no,
+            to.session_id,
+            to.seed_no,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let reveal = match (row.server_seed, row.revealed_at) {
+                    (Some(bytes), Some(at)) => Some((ServerSeed::from_bytes(&decode::array(what, &bytes)?), at)),
+                    _ => None,
+                };
+                Ok(SeedFacts {
+                    key: SeedKey { session_id: row.session_id, seed_no: row.seed_no },
+                    commitment: decode::commitment(what, &row.commitment)?,
+                    status: row.status,
+                    epoch: row.epoch,
+                    committed_at: row.committed_at,
+                    live_at: row.live_at,
+                    next_nonce: decode::unsigned(what, row.next_nonce)?,
+                    pending: decode::unsigned32(what, row.pending)?,
+                    retired_at: row.retired_at,
+                    retired_by: row.retired_by,
+                    in_directory: row.in_directory,
+                    has_predecessor: row.has_predecessor,
+                    reveal,
+                })
+            })
+            .collect()
+    }
+
+    /// Counts the bets under every seed from just above one place up to and including another, in order, those under seeds that are
+    /// not there too. Seeds without any row of a bet are left out.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn bet_counts(
+        &mut self,
+        above: SeedKey,
+        to: SeedKey,
+        mut each: impl FnMut(SeedKey, BetCounts) + Send,
+    ) -> Result<(), DbError> {
+        // Expiries are judged as of the snapshot's beginning. One row a bet, put together from its rows in all tables; then one row a seed.
+        let mut rows = sqlx::query!(
+            r#"WITH parts AS (
+                   SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, 0 AS void, 0 AS pending, 0 AS expired,
+                          0 AS settled, 0 AS step, 0 AS steps_up_to, taken_at FROM fairledger.bets
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, NULL FROM fairledger.outcomes
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 1, 0, 0, 0, 0, 0, NULL FROM fairledger.voids
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
+                                    0, 0, 0, NULL FROM fairledger.pending
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 1, 0, 0, NULL FROM fairledger.settlements
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL FROM fairledger.steps
+               ), whole AS (
+                   SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(void) AS void, sum(pending) AS pending,
+                          sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps, max(steps_up_to) AS steps_up_to,
+                          min(taken_at) AS taken_at
+                   FROM parts WHERE (session_id, seed_no) > ($1, $2) AND (session_id, seed_no) <= ($3, $4)
+                   GROUP BY session_id, seed_no, nonce
+               ), ordered AS (
+                   SELECT *, taken_at < lag(taken_at) OVER (PARTITION BY session_id, seed_no ORDER BY nonce) AS earlier FROM whole
+               )
+               SELECT session_id AS "session_id!", seed_no AS "seed_no!",
+                      count(*) FILTER (WHERE bet > 0) AS "bets!", max(nonce) FILTER (WHERE bet > 0) AS nonce_max,
+                      count(*) FILTER (WHERE bet > 0 AND result > 0) AS "recorded!",
+                      count(*) FILTER (WHERE bet > 0 AND result = 0 AND void + expired > 0) AS "void!",
+                      count(*) FILTER (WHERE bet > 0 AND result = 0 AND void + expired = 0 AND pending > 0) AS "pending!",
+                      coalesce(sum(pending), 0)::bigint AS "pending_rows!", min(taken_at) AS first_bet_at,
+                      count(*) FILTER (WHERE bet > 0 AND result + void + pending = 0) AS "endless!",
+                      min(nonce) FILTER (WHERE bet > 0 AND result + void + pending = 0) AS endless_first,
+                      count(*) FILTER (WHERE bet > 1 OR result + void + pending > 1) AS "ended_twice!",
+                      min(nonce) FILTER (WHERE bet > 1 OR result + void + pending > 1) AS ended_twice_first,
+                      count(*) FILTER (WHERE bet = 0) AS "stray!", min(nonce) FILTER (WHERE bet = 0) AS stray_first,
+                      count(*) FILTER (WHERE settled > 0 AND result = 0) AS "settled_without_result!",
+                      min(nonce) FILTER (WHERE settled > 0 AND result = 0) AS settled_without_result_first,
+                      count(*) FILTER (WHERE steps <> steps_up_to) AS "step_gaps!",
+                      min(nonce) FILTER (WHERE steps <> steps_up_to) AS step_gaps_first,
+                      count(*) FILTER (WHERE earlier) AS "earlier!", min(nonce) FILTER (WHERE earlier) AS earlier_first
+               FROM ordered GROUP BY session_id, seed_no ORDER BY session_id, seed_no"#,
+            above.session_id,
+            above.seed_no,
+            to.session_id,
+            to.seed_no,
+        )
+        .fetch(&mut *self.inner);
+        while let Some(row) = rows.try_next().await? {
+            let unsigned = |count| decode::unsigned("coverage", count);
+            let counts = BetCounts {
+                bets: unsigned(row.bets)?,
+                nonce_max: row.nonce_max,
+                recorded: unsigned(row.recorded)?,
+                void: unsigned(row.void)?,
+                pending: unsigned(row.pending)?,
+                pending_rows: unsigned(row.pending_rows)?,
+                first_bet_at: row.first_bet_at,
+                endless: found(row.endless, row.endless_first)?,
+                ended_twice: found(row.ended_twice, row.ended_twice_first)?,
+                stray: found(row.stray, row.stray_first)?,
+                settled_without_result: found(row.settled_without_result, row.settled_without_result_first)?,
+                step_gaps: found(row.step_gaps, row.step_gaps_first)?,
+                earlier_than_before: found(row.earlier, row.earlier_first)?,
+            };
+            each(SeedKey { session_id: row.session_id, seed_no: row.seed_no }, counts);
+        }
+        Ok(())
+    }
+
+    /// The nonces below a seed's counter that have no bet, and how many bets have one at or beyond it.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn missing_nonces(
+        &mut self,
+        key: SeedKey,
+        next_nonce: u64,
+        ranges_max: i64,
+    ) -> Result<(MissingNonces, Found), DbError> {
+        let what = "coverage";
+        let rows = sqlx::query!(
+            r#"WITH taken AS (
+                   SELECT nonce FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce < $3
+                   UNION ALL SELECT $3
+               ), gaps AS (
+                   SELECT lag(nonce, 1, -1::bigint) OVER (ORDER BY nonce) + 1 AS first, nonce - 1 AS last FROM taken
+               )
+               SELECT first AS "first!", last AS "last!", count(*) OVER () AS "ranges!", (sum(last - first + 1) OVER ())::bigint AS "nonces!"
+               FROM gaps WHERE first <= last ORDER BY first LIMIT $4"#,
+            key.session_id,
+            key.seed_no,
+            next_nonce.cast_signed(),
+            ranges_max,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let mut missing = MissingNonces::default();
+        for row in rows {
+            missing.ranges.push((decode::unsigned(what, row.first)?, decode::unsigned(what, row.last)?));
+            missing.ranges_total = decode::unsigned(what, row.ranges)?;
+            missing.nonces_total = decode::unsigned(what, row.nonces)?;
+        }
+        let beyond = sqlx::query!(
+            r#"SELECT count(*) AS "count!", min(nonce) AS first FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce >= $3"#,
+            key.session_id,
+            key.seed_no,
+            next_nonce.cast_signed(),
+        )
+        .fetch_one(&mut *self.inner)
+        .await?;
+        Ok((missing, found(beyond.count, beyond.first)?))
+    }
+
+    /// Reads sessions with what they must have, in order, from one up to another, both included.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn session_facts(&mut self, from: Uuid, to: Uuid, limit: i64) -> Result<Vec<SessionFacts>, DbError> {
+        let rows = sqlx::query!(
+            r#"WITH page AS (
+                   SELECT session_id, origin, status, epoch FROM fairledger.sessions
+                   WHERE session_id >= $1 AND session_id <= $2 ORDER BY session_id LIMIT $3
+               ), having_seeds AS (
+                   SELECT s.session_id, count(*) FILTER (WHERE s.status = 'live') AS live, max(s.seed_no) AS seed_no_max
+                   FROM fairledger.seeds s JOIN page USING (session_id) GROUP BY s.session_id
+               )
+               SELECT x.session_id, (x.origin = 'service') AS "of_service!", (x.status = 'open') AS "open!",
+                      (x.epoch = (SELECT coalesce(max(epoch), 0) FROM fairledger.recoveries)) AS "in_epoch!",
+                      coalesce(h.live, 0) AS "live!", h.seed_no_max AS "seed_no_max?", n.seed_no AS "next_seed_no?",
+                      (c.commitment IS NOT NULL) AS "next_in_directory!"
+               FROM page x
+               LEFT JOIN having_seeds h ON h.session_id = x.session_id
+               LEFT JOIN fairledger.next_seeds n ON n.session_id = x.session_id
+               LEFT JOIN fairledger.commitments c
+                      ON c.commitment = n.commitment AND c.session_id = n.session_id AND c.seed_no = n.seed_no
+               ORDER BY x.session_id"#,
+            from,
+            to,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(SessionFacts {
+                    session_id: row.session_id,
+                    of_service: row.of_service,
+                    open: row.open,
+                    in_epoch: row.in_epoch,
+                    live: decode::unsigned("session", row.live)?,
+                    seed_no_max: row.seed_no_max,
+                    next_seed_no: row.next_seed_no,
+                    next_in_directory: row.next_in_directory,
+                })
+            })
+            .collect()
+    }
+
+    /// The next page of the directory of commitments: where it ends, how many rows it has, and which of them lead to no seed.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn commitments_without_seed(
+        &mut self,
+        above: Option<Commitment>,
+        limit: i64,
+    ) -> Result<Option<DirectoryPage>, DbError> {
+        let above = above.as_ref().map(|commitment| commitment.as_bytes().as_slice());
+        let rows = sqlx::query!(
+            r#"WITH page AS (
+                   SELECT commitment, session_id, seed_no FROM fairledger.commitments
+                   WHERE $1::bytea IS NULL OR commitment > $1 ORDER BY commitment LIMIT $2
+               ), stray AS (
+                   SELECT p.commitment, p.session_id, p.seed_no FROM page p
+                   WHERE NOT EXISTS (SELECT FROM fairledger.seeds s
+                                     WHERE s.session_id = p.session_id AND s.seed_no = p.seed_no AND s.commitment = p.commitment)
+                     AND NOT EXISTS (SELECT FROM fairledger.next_seeds n WHERE n.session_id = p.session_id AND n.commitment = p.commitment)
+               )
+               SELECT e.last AS "last!", e.rows AS "rows!", s.commitment AS "commitment?", s.session_id AS "session_id?", s.seed_no AS "seed_no?"
+               FROM (SELECT (SELECT commitment FROM page ORDER BY commitment DESC LIMIT 1) AS last, (SELECT count(*) FROM page) AS rows) e
+               LEFT JOIN stray s ON true
+               WHERE e.rows > 0 ORDER BY s.commitment"#,
+            above,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let what = "commitment";
+        let Some(row) = rows.first() else { return Ok(None) };
+        let mut page = DirectoryPage {
+            last: decode::commitment(what, &row.last)?,
+            rows: decode::unsigned(what, row.rows)?,
+            stray: Vec::new(),
+        };
+        for row in rows {
+            if let (Some(bytes), Some(session_id), Some(seed_no)) = (row.commitment, row.session_id, row.seed_no) {
+                page.stray.push((decode::commitment(what, &bytes)?, SeedKey { session_id, seed_no }));
+            }
+        }
+        Ok(Some(page))
+    }
+
+    /// Leaves it to the planner how it finds rows, in this transaction, with room to sort a page of seeds: what is counted is read as a
+    /// whole, where pages walk indexes.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn plan_freely(&mut self) -> Result<(), DbError> {
+        sqlx::query!(
+            "SELECT set_config(name, value, true) AS set
+             FROM (VALUES ('enable_seqscan', 'on'), ('enable_bitmapscan', 'on'), ('enable_hashjoin', 'on'), ('enable_mergejoin', 'on'),
+                          ('enable_sort', 'on'), ('work_mem', '64MB')) AS setting (name, value)"
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        Ok(())
+    }
+
+    /// Every recovery, oldest first. There are few.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn recoveries(&mut self, limit: i64) -> Result<Vec<RecoveryRow>, DbError> {
+        Ok(sqlx::query_as!(
+            RecoveryRow,
+            "SELECT epoch, recovered_at, reason FROM fairledger.recoveries ORDER BY epoch LIMIT $1",
+            limit
+        )
+        .fetch_all(&mut *self.inner)
+        .await?)
+    }
+
+    /// How many bets of each seed of a session are void, by the seed's number; reservations past their time are, swept or not.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn voids_of_seeds(&mut self, session_id: Uuid) -> Result<Vec<(i32, u64)>, DbError> {
+        sqlx::query!(
+            r#"SELECT seed_no AS "seed_no!", count(*) AS "voids!"
+               FROM (SELECT seed_no FROM fairledger.voids WHERE session_id = $1
+                     UNION ALL
+                     SELECT seed_no FROM fairledger.pending WHERE session_id = $1 AND expires_at <= statement_timestamp()) AS ended
+               GROUP BY seed_no"#,
+            session_id,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(|row| Ok((row.seed_no, decode::unsigned("void", row.voids)?)))
+        .collect()
+    }
+
+    /// How many bets and sessions there are, roughly: PostgreSQL's own estimates, for progress bars.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn seeds_estimate(&mut self) -> Result<u64, DbError> {
+        let estimate = sqlx::query_scalar!(
+            r#"SELECT greatest(reltuples, 0)::bigint AS "estimate!" FROM pg_class WHERE oid = 'fairledger.seeds'::regclass"#
+        )
+        .fetch_one(&mut *self.inner)
+        .await?;
+        u64::try_from(estimate).map_err(|_| corrupt("seed", "a negative estimate"))
+    }
+}
+
+/// A page of the directory of commitments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryPage {
+    /// Its last commitment.
+    pub last: Commitment,
+    /// How many rows it has.
+    pub rows: u64,
+    /// Those that lead to no seed.
+    pub stray: Vec<(Commitment, SeedKey)>,
+}

@@ -1,0 +1,744 @@
+//! Checking a bundle with nothing but the bundle: no database, no settings, no network.
+//!
+//! Whatever is calculated is calculated anew from the reveal; what stands twice must agree; what hangs together in time must be in order.
+//! What nobody can prove from the file alone is listed as such, field by field, so that silence never means "checked". Untrusted input:
+//! bounded and read strictly (I12).
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Bundle, FORMAT, Kind, statements};
+use crate::gfs::inspect::{self, Inspection};
+use crate::gfs::json::{self, Limits};
+use crate::gfs::seed::ServerSeed;
+use crate::gfs::signature;
+use crate::history::check::{Check, State};
+use crate::history::coverage::RANGES_MAX;
+use crate::seeds::model::BetStatus;
+use crate::seeds::values::{Money, Timestamp};
+
+/// The longest bundle: a thousand steps of 4 KiB with what they disclosed, and room.
+const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 32 };
+
+/// The longest receipt, or view of a session with its receipt.
+const RECEIPT_LIMITS: Limits = Limits { bytes: 1 << 20, depth: 32 };
+
+/// Why a text cannot be checked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {}{detail}", if field.is_empty() { String::new() } else { format!("{field}: ") })]
+pub struct BundleError {
+    /// `bundle` or `receipt`.
+    pub what: &'static str,
+    /// The field at fault; empty for the whole.
+    pub field: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// What all checks together came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BundleStatus {
+    /// The result is recalculated and everything fits.
+    Matches,
+    /// Something does not fit.
+    Mismatch,
+    /// Everything fits, and the result cannot be recalculated: the seed is not revealed, or there is no result, or the game is an outside one.
+    Incomplete,
+}
+
+/// A field that is the operator's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Word {
+    /// Its path in the bundle; `[]` stands for every place of a list. What is below it is meant too.
+    pub field: &'static str,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// What checking a bundle found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BundleReport {
+    /// All checks together.
+    pub status: BundleStatus,
+    /// Of the bet.
+    pub game: String,
+    /// Its place.
+    pub commitment: String,
+    /// Its place.
+    pub nonce: u64,
+    /// SHA-256 of the record as it is signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_hash: Option<String>,
+    /// The checks, in order.
+    pub checks: Vec<Check>,
+    /// What is not provable from the bundle.
+    pub not_provable: Vec<Word>,
+    /// What the bundle says of itself, in the words of its format.
+    pub statements: Vec<super::Statement>,
+}
+
+/// Checks a bundle, and the receipt that a player kept, where there is one.
+///
+/// # Errors
+/// A text that is no bundle of a format known here, or no receipt.
+pub fn verify(bundle: &[u8], receipt: Option<&[u8]>) -> Result<BundleReport, BundleError> {
+    let bundle = read(bundle)?;
+    let record = Value::Object(bundle.record.clone());
+    // Its form was checked as it was read.
+    let seed = bundle.server_seed.as_ref().and_then(|seed| ServerSeed::parse(seed.as_str()).ok());
+    let inspection = inspect::inspect_value(&record, seed.as_ref()).map_err(|error| BundleError {
+        what: "bundle",
+        field: format!("record.{}", error.field),
+        detail: error.detail,
+    })?;
+    let facts = Facts::of(&bundle, inspection);
+    let mut checks = facts.calculation();
+    checks.extend([
+        facts.signing_key(),
+        facts.agreement(),
+        facts.state(),
+        facts.reveal(),
+        facts.times(),
+        facts.order(),
+        facts.client_seed(),
+        facts.coverage(),
+        facts.steps(),
+        facts.disclosed(),
+        facts.money(),
+        facts.statements(),
+    ]);
+    let receipt = receipt.map(|receipt| facts.receipt(receipt)).transpose()?;
+    let (receipt, proven) = receipt.unwrap_or_default();
+    checks.extend(receipt);
+    let outcome = checks.iter().find(|check| check.name == "Outcome").map(|check| check.state);
+    let status = if checks.iter().any(|check| check.state == State::Mismatch) {
+        BundleStatus::Mismatch
+    } else if outcome == Some(State::Matches) {
+        BundleStatus::Matches
+    } else {
+        BundleStatus::Incomplete
+    };
+    Ok(BundleReport {
+        status,
+        game: facts.inspection.kind.clone(),
+        commitment: bundle.seed.commitment.to_string(),
+        nonce: facts.nonce,
+        not_provable: facts.words(proven),
+        record_hash: facts.inspection.record_hash.clone(),
+        checks,
+        statements: bundle.statements.clone(),
+    })
+}
+
+fn read(text: &[u8]) -> Result<Bundle, BundleError> {
+    let refused = |field: &str, detail: String| BundleError { what: "bundle", field: field.to_owned(), detail };
+    let value = json::parse(text, LIMITS).map_err(|error| refused(&error.field, error.detail))?;
+    let format = value.get("format").and_then(Value::as_str);
+    if format != Some(FORMAT) {
+        return Err(refused("format", format!("is not {FORMAT}, the one format known here")));
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let field = error.path().to_string();
+        refused(if field == "." { "" } else { &field }, error.into_inner().to_string())
+    })
+}
+
+/// The first thing that does not hold, in its words.
+fn fault(claims: &[(bool, &str)]) -> Option<String> {
+    claims.iter().find(|(holds, _)| !holds).map(|(_, words)| (*words).to_owned())
+}
+
+/// A bundle with what was calculated from it.
+struct Facts<'b> {
+    bundle: &'b Bundle,
+    inspection: Inspection,
+    nonce: u64,
+}
+
+impl<'b> Facts<'b> {
+    fn of(bundle: &'b Bundle, inspection: Inspection) -> Self {
+        // The inspection has seen that it is a safe integer.
+        let nonce = bundle.record.get("nonce").and_then(Value::as_u64).unwrap_or_default();
+        Self { bundle, inspection, nonce }
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.bundle.record.get(name).and_then(Value::as_str)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.bundle.record.contains_key(name)
+    }
+
+    fn is_signed(&self) -> bool {
+        self.has("signature")
+    }
+
+    fn is_revealed(&self) -> bool {
+        self.bundle.server_seed.is_some()
+    }
+
+    /// The result, as recorded or as the reveal gives it.
+    fn result(&self) -> Option<&Value> {
+        self.bundle.record.get("result").or(Some(&self.inspection.computed)).filter(|result| !result.is_null())
+    }
+
+    /// What follows from the seeds, and the signature.
+    fn calculation(&self) -> Vec<Check> {
+        let state = |state| match state {
+            inspect::State::Matches => State::Matches,
+            inspect::State::Mismatch => State::Mismatch,
+            inspect::State::NotProvided | inspect::State::Unsupported => State::NotProvable,
+        };
+        self.inspection.checks.iter().map(|check| Check::new(check.name, state(check.state), &*check.detail)).collect()
+    }
+
+    fn signing_key(&self) -> Check {
+        let name = "Signing key";
+        let Some(signer) = self.text("signer") else {
+            let stray = self.bundle.signing_key.is_some().then(|| "A signing key of no signature.".to_owned());
+            return match stray {
+                Some(stray) => Check::new(name, State::Mismatch, stray),
+                None => Check::new(name, State::NotProvable, "The record is not signed."),
+            };
+        };
+        let held = self.bundle.signing_key.as_ref().is_some_and(|key| key.signer == signer);
+        Check::unless(
+            name,
+            (!held).then(|| "The record's signer is not the signing key of the bundle.".to_owned()),
+            "The record's signer is the signing key of the bundle. Compare it with the key that the operator published elsewhere: a \
+             bundle cannot vouch for its own key.",
+        )
+    }
+
+    /// What stands twice says the same.
+    fn agreement(&self) -> Check {
+        let Bundle { record, meta, seed, next_seed, coverage, recoveries, .. } = self.bundle;
+        let at_ms = record.get("at").and_then(Value::as_i64);
+        let commitment = seed.commitment.to_string();
+        let epochs = recoveries.windows(2).all(|pair| pair[0].epoch < pair[1].epoch);
+        let epoch_known = seed.epoch == 0 || recoveries.iter().any(|recovery| recovery.epoch == seed.epoch);
+        let next = next_seed.as_ref();
+        let claims = [
+            (self.text("commitment") == Some(&*commitment), "The record has another commitment than its seed."),
+            (coverage.commitment == seed.commitment, "The coverage is that of another commitment."),
+            (
+                self.text("clientSeed") == Some(seed.client_seed.as_str()),
+                "The record has another client seed than its seed.",
+            ),
+            (
+                at_ms == Some(meta.taken_at.0.timestamp_millis()),
+                "The record's time is not meta.takenAt in milliseconds.",
+            ),
+            (self.nonce < seed.bets, "The nonce is beyond the bets of its seed."),
+            (coverage.handed_out == seed.bets, "Coverage and seed count other numbers of bets."),
+            (coverage.status == seed.status, "Coverage and seed have other states."),
+            (coverage.seed_no == seed.seed_no, "Coverage and seed have other numbers."),
+            (coverage.epoch == seed.epoch, "Coverage and seed have other epochs."),
+            (coverage.retired_by == seed.retired_by, "Coverage and seed ended by other means."),
+            (next.is_none_or(|next| next.commitment != seed.commitment), "The next seed has the same commitment."),
+            (
+                next.is_none_or(|next| next.seed_no == seed.seed_no.saturating_add(1)),
+                "The next seed has not the next number.",
+            ),
+            (epochs && epoch_known, "The recoveries are out of order or lack the one that opened the seed's epoch."),
+        ];
+        Check::unless("Agreement", fault(&claims), "What stands in several places of the bundle says the same.")
+    }
+
+    /// Kind and state of the bet, and what comes with them.
+    fn state(&self) -> Check {
+        let Bundle { meta, round, .. } = self.bundle;
+        let recorded = meta.status == BetStatus::Recorded;
+        let (void, pending) = (meta.status == BetStatus::Void, meta.status == BetStatus::Pending);
+        let outcome = meta.round_outcome.as_deref();
+        let outcome_fits = match (meta.kind, meta.status) {
+            (Kind::Round, BetStatus::Recorded) => {
+                outcome.is_some_and(|outcome| ["cashout", "lost", "forfeit", "abandoned"].contains(&outcome))
+            }
+            (Kind::Round, BetStatus::Void) => outcome == Some("void"),
+            _ => outcome.is_none(),
+        };
+        let custom = self.text("profile") == Some("custom");
+        let round_fits = match round {
+            None => meta.kind != Kind::Round,
+            Some(round) => {
+                meta.kind == Kind::Round
+                    && round.status == if pending { "open" } else { "closed" }
+                    && round.next_index as usize == round.steps.len()
+            }
+        };
+        let claims = [
+            (
+                recorded == self.has("result"),
+                "meta.status does not fit the record: a result is there when, and only when, it is recorded.",
+            ),
+            (
+                recorded == self.has("cursor"),
+                "meta.status does not fit the record: a cursor is there when, and only when, it is recorded.",
+            ),
+            (recorded || !self.is_signed(), "A record without a result is signed."),
+            (void == meta.void_reason.is_some(), "A reason of a void is there when, and only when, the bet is void."),
+            (void == meta.voided_at.is_some(), "The time of a void is there when, and only when, the bet is void."),
+            (!(void || pending) || meta.kind != Kind::Played, "A bet that is played at once is never void or pending."),
+            (custom == (meta.kind == Kind::Reservation), "meta.kind does not fit the record's profile."),
+            (
+                (meta.kind == Kind::Reservation) == meta.expires_at.is_some(),
+                "Only a reservation has a time at which it expires.",
+            ),
+            (
+                meta.recorded_at.is_some() == (recorded && meta.kind != Kind::Played),
+                "meta.recordedAt is there when, and only when, the bet was pending before it was recorded.",
+            ),
+            (outcome_fits, "meta.roundOutcome does not fit the bet."),
+            (round_fits, "round does not fit the bet."),
+            (recorded || meta.settlement.is_none(), "A bet without a result is settled."),
+            (!pending || self.bundle.seed.status == "live", "The seed ended with the bet pending."),
+        ];
+        Check::unless("State", fault(&claims), "Kind, state, result, void and round of the bet fit one another.")
+    }
+
+    fn reveal(&self) -> Check {
+        let seed = &self.bundle.seed;
+        let live = seed.status == "live";
+        let claims = [
+            (live || seed.status == "revealed", "A seed with bets is live or revealed."),
+            (live != self.is_revealed(), "The server seed is there when, and only when, its seed is revealed."),
+            (
+                live != seed.revealed_at.is_some(),
+                "The time of the reveal is there when, and only when, the seed is revealed.",
+            ),
+            (live != seed.retired_at.is_some(), "The time of its end is there when, and only when, the seed ended."),
+            (
+                seed.retired_by.as_deref().map_or(live, |by| {
+                    let means = ["rotation", "client_seed", "closing", "idle", "replaced", "expiry", "recovery"];
+                    !live && means.contains(&by)
+                }),
+                "What ended the seed is there when, and only when, it ended, and is one of the known means.",
+            ),
+        ];
+        Check::unless("Reveal", fault(&claims), "The server seed is revealed if the seed ended, and only then.")
+    }
+
+    /// Orders that hold whatever a clock does.
+    fn times(&self) -> Check {
+        let Bundle { meta, seed, .. } = self.bundle;
+        let first_bet = seed.first_bet_at;
+        let own_seeds = seed.client_seed_source == "application";
+        let claims = [
+            (seed.committed_at <= seed.live_at, "The seed went live before it was committed."),
+            (seed.committed_at < meta.taken_at, "The bet was taken before the seed was committed."),
+            (seed.live_at <= meta.taken_at, "The bet was taken before the seed was live."),
+            (first_bet.is_some(), "The time of the earliest bet is not there."),
+            (
+                first_bet.is_none_or(|first| first <= meta.taken_at),
+                "The bet was taken before the earliest of its seed.",
+            ),
+            (
+                first_bet.is_none_or(|first| first > seed.committed_at && first >= seed.live_at),
+                "The earliest bet was taken before the seed was live.",
+            ),
+            (
+                (seed.seed_no > 0 && !own_seeds) || seed.committed_at == seed.live_at,
+                "A session's first seed, or an application's, is committed as it goes live.",
+            ),
+            (
+                meta.expires_at.is_none_or(|expires| expires > meta.taken_at),
+                "The reservation expired before it was made.",
+            ),
+        ];
+        Check::unless("Times", fault(&claims), "Committed, then live, then bet on, by the operator's clock.")
+    }
+
+    /// Orders that only a clock that was set back can disturb.
+    fn order(&self) -> Check {
+        let Bundle { meta, seed, next_seed, signing_key, as_of, read_at, coverage, round, .. } = self.bundle;
+        let ended_at = meta.recorded_at.or(meta.voided_at);
+        let steps = round.iter().flat_map(|round| round.steps.iter().map(|step| Some(step.at)));
+        let settled_at = meta.settlement.as_ref().map(|settlement| settlement.settled_at);
+        // Each is a row of times that follow one another, with gaps where there is none.
+        let played: Vec<_> =
+            [Some(seed.live_at), Some(meta.taken_at)].into_iter().chain(steps).chain([ended_at]).collect();
+        let ended = vec![Some(meta.taken_at), ended_at, seed.retired_at, seed.revealed_at];
+        let settled = vec![ended_at.or(Some(meta.taken_at)), settled_at, Some(*read_at)];
+        let next_at = next_seed.as_ref().map(|next| next.committed_at);
+        let next = vec![Some(seed.live_at), next_at, seed.retired_at];
+        let client = vec![Some(seed.client_seed_at), Some(seed.live_at)];
+        let key = vec![signing_key.as_ref().map(|key| key.from), ended_at.or(Some(meta.taken_at)), Some(*read_at)];
+        let key_life = vec![signing_key.as_ref().map(|key| key.from), signing_key.as_ref().and_then(|key| key.until)];
+        let read = vec![seed.revealed_at.or(ended_at).or(Some(meta.taken_at)), Some(*read_at)];
+        let complete = vec![Some(*as_of), Some(*read_at)];
+        let rows = [
+            (played, "bet, steps and end of the bet"),
+            (ended, "bet, its end, end and reveal of the seed"),
+            (settled, "the bet's end and its settlement"),
+            (next, "the next seed's commitment, while this one is in use"),
+            (client, "client seed and its use"),
+            (key, "the signing key's first use and the record"),
+            (key_life, "the signing key's first and last use"),
+            (read, "the reading of all this"),
+            (complete, "asOf and readAt"),
+        ];
+        let disturbed = rows.iter().find(|(times, _)| {
+            let times: Vec<Timestamp> = times.iter().copied().flatten().collect();
+            times.windows(2).any(|pair| pair[0] > pair[1])
+        });
+        let noted_inside = coverage.checks.iter().find(|check| check.name == "Order" && check.state == State::Noted);
+        match (disturbed, noted_inside) {
+            (Some((_, what)), _) => Check::new(
+                "Order",
+                State::Noted,
+                format!(
+                    "Not in the order of their times: {what}. A clock that was set back, or another server's after a failover, explains \
+                     it; ask the operator for that."
+                ),
+            ),
+            (None, Some(check)) => Check::new("Order", State::Noted, check.detail.clone()),
+            (None, None) => Check::new("Order", State::Matches, "All times follow one another as they must."),
+        }
+    }
+
+    fn client_seed(&self) -> Check {
+        let name = "Client seed";
+        let seed = &self.bundle.seed;
+        let set_as_it_went_live = seed.client_seed_at == seed.live_at;
+        match (seed.client_seed_source.as_str(), seed.seed_no) {
+            ("player", number) if number > 0 => Check::unless(
+                name,
+                (!set_as_it_went_live || seed.committed_at > seed.client_seed_at)
+                    .then(|| "The player's text was not set after the seed was committed.".to_owned()),
+                "The player chose it after the server seed was committed, by the operator's clock.",
+            ),
+            ("kept", number) if number > 0 && !set_as_it_went_live => {
+                let detail = "It was kept from the seed before: the operator could know it as it made the server seed.";
+                Check::new(name, State::Noted, detail)
+            }
+            ("generated", 0) | ("application", _) if set_as_it_went_live => {
+                Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
+            }
+            _ => Check::new(
+                name,
+                State::Mismatch,
+                "Its source does not fit its time, or the seed's number in the session.",
+            ),
+        }
+    }
+
+    fn coverage(&self) -> Check {
+        let Bundle { coverage, meta, seed, .. } = self.bundle;
+        let listed = coverage
+            .missing
+            .iter()
+            .try_fold(0_u64, |sum, range| sum.checked_add(range.to.checked_sub(range.from)?.checked_add(1)?));
+        let in_order = coverage.missing.windows(2).all(|pair| pair[0].to < pair[1].from)
+            && coverage.missing.last().is_none_or(|range| range.to < coverage.handed_out);
+        let all_listed = coverage.missing.len() < RANGES_MAX as usize;
+        let sum = [coverage.recorded, coverage.void, coverage.pending, coverage.missing_total]
+            .into_iter()
+            .try_fold(0_u64, u64::checked_add);
+        let own = match meta.status {
+            BetStatus::Recorded => coverage.recorded,
+            BetStatus::Void => coverage.void,
+            BetStatus::Pending => coverage.pending,
+        };
+        let itself_missing = coverage.missing.iter().any(|range| (range.from..=range.to).contains(&self.nonce));
+        let claims = [
+            (
+                listed.is_some_and(|listed| {
+                    listed == coverage.missing_total || (!all_listed && listed < coverage.missing_total)
+                }),
+                "The ranges of missing nonces do not make up their number.",
+            ),
+            (in_order, "The ranges of missing nonces are out of order or beyond the counter."),
+            (sum == Some(coverage.handed_out), "Recorded, void, pending and missing nonces are not those handed out."),
+            (own > 0 && !itself_missing, "The bet itself is not counted."),
+            (coverage.pending == 0 || seed.status == "live", "The seed ended with bets pending."),
+            (self.coverage_checks_fit(), "Its checks are not those of the format, or do not fit the seed."),
+        ];
+        let failed = coverage.checks.iter().find(|check| check.state == State::Mismatch);
+        let failed =
+            failed.map(|check| format!("The operator's own count fails its check {}: {}", check.name, check.detail));
+        Check::unless(
+            "Coverage",
+            failed.or_else(|| fault(&claims)),
+            "The counts of the seed's nonces add up, and none of its checks fails.",
+        )
+    }
+
+    fn coverage_checks_fit(&self) -> bool {
+        let checks = &self.bundle.coverage.checks;
+        checks.len() == crate::history::coverage::CHECKS.len()
+            && checks.iter().zip(crate::history::coverage::CHECKS).all(|(check, name)| {
+                let state = match name {
+                    "Commitment" if !self.is_revealed() => State::NotProvable,
+                    "Order" if check.state == State::Noted => State::Noted,
+                    _ => State::Matches,
+                };
+                check.name == name && (check.state == state || check.state == State::Mismatch)
+            })
+    }
+
+    /// The steps count from 0, and each showed what was asked for.
+    fn steps(&self) -> Check {
+        let name = "Steps";
+        let Some(round) = &self.bundle.round else {
+            return Check::new(name, State::Matches, "The bet is no round, and has no steps.");
+        };
+        let in_order = round.steps.iter().zip(0..).all(|(step, index)| step.index == index);
+        let as_asked = round.steps.iter().all(|step| match (&step.disclose, &step.disclosed) {
+            (None, None) => true,
+            (Some(asked), Some(shown)) => shown_as_asked(asked, shown),
+            _ => false,
+        });
+        let lost = round.steps.iter().filter_map(|step| step.disclosed.as_ref()).any(shows_mine);
+        let outcome = self.bundle.meta.round_outcome.as_deref();
+        let claims = [
+            (in_order, "The steps do not count from 0 without gaps."),
+            (as_asked, "A step disclosed something else than was asked for."),
+            (
+                !lost || outcome.is_none_or(|outcome| outcome == "lost"),
+                "A mine was disclosed and the round did not end as lost.",
+            ),
+        ];
+        Check::unless(
+            name,
+            fault(&claims),
+            "The steps count from 0 without gaps, and each disclosed what was asked for.",
+        )
+    }
+
+    /// What was shown is part of the result.
+    fn disclosed(&self) -> Check {
+        let name = "Disclosed";
+        let shown =
+            self.bundle.round.iter().flat_map(|round| round.steps.iter().filter_map(|step| step.disclosed.as_ref()));
+        let shown: Vec<&Value> = shown.collect();
+        if shown.is_empty() {
+            return Check::new(name, State::Matches, "Nothing of the result was disclosed before its end.");
+        }
+        let Some(result) = self.result().and_then(Value::as_array) else {
+            return Check::new(name, State::NotProvable, "The result is not known yet.");
+        };
+        let mut cards = result.iter();
+        let agrees = shown.iter().all(|shown| {
+            if let Some(tiles) = shown.get("tiles").and_then(Value::as_array) {
+                tiles.iter().all(|tile| {
+                    let mine = tile.get("tile").is_some_and(|tile| result.contains(tile));
+                    tile.get("mine").and_then(Value::as_bool) == Some(mine)
+                })
+            } else {
+                let dealt = shown.get("cards").and_then(Value::as_array);
+                dealt.is_some_and(|dealt| dealt.iter().all(|card| cards.next() == Some(card)))
+            }
+        });
+        Check::unless(
+            name,
+            (!agrees).then(|| "What was disclosed is not part of the result.".to_owned()),
+            "What was disclosed before the end is part of the result.",
+        )
+    }
+
+    fn money(&self) -> Check {
+        let meta = &self.bundle.meta;
+        let payout = meta.settlement.as_ref().map(|settlement| &settlement.payout);
+        let claims = [
+            (meta.stake.as_deref().is_none_or(|stake| Money::parse(stake).is_ok()), "The stake is no decimal number."),
+            (payout.is_none_or(|payout| Money::parse(payout).is_ok()), "The payout is no decimal number."),
+        ];
+        Check::unless("Money", fault(&claims), "Amounts, where there are any, are exact decimal numbers.")
+    }
+
+    fn statements(&self) -> Check {
+        Check::unless(
+            "Statements",
+            (self.bundle.statements != statements())
+                .then(|| "The statements are not the words of the format.".to_owned()),
+            "The statements are the words of the format.",
+        )
+    }
+
+    /// What the receipt that a player kept adds: that the commitment was shown, and when it had been made.
+    fn receipt(&self, text: &[u8]) -> Result<(Vec<Check>, &'static [&'static str]), BundleError> {
+        let refused = |field: &str, detail: String| BundleError { what: "receipt", field: field.to_owned(), detail };
+        let value = json::parse(text, RECEIPT_LIMITS).map_err(|error| refused(&error.field, error.detail))?;
+        // A session's view has it as a member.
+        let receipt = value.get("receipt").unwrap_or(&value);
+        let member = |name: &str| {
+            receipt.get(name).and_then(Value::as_str).ok_or_else(|| refused(name, "is missing or no text".to_owned()))
+        };
+        let (payload, signer) = (member("payload")?, member("signer")?);
+        let bytes = |name: &str, text: &str, length: usize| {
+            let bytes = hex::decode(text).ok().filter(|bytes| bytes.len() == length);
+            bytes.ok_or_else(|| refused(name, format!("is not {length} bytes in hexadecimal characters")))
+        };
+        let signature = bytes("signature", member("signature")?, 64)?;
+        let key = bytes("signer", signer, 32)?;
+        let signed = match (<&[u8; 64]>::try_from(signature.as_slice()), <&[u8; 32]>::try_from(key.as_slice())) {
+            (Ok(signature), Ok(key)) => signature::verify(payload.as_bytes(), signature, key),
+            _ => false,
+        };
+        let told =
+            json::parse(payload.as_bytes(), RECEIPT_LIMITS).map_err(|error| refused("payload", error.to_string()))?;
+        Ok(self.compare_receipt(signed, signer, &told))
+    }
+
+    /// The checks, and the fields that they prove.
+    fn compare_receipt(&self, signed: bool, signer: &str, told: &Value) -> (Vec<Check>, &'static [&'static str]) {
+        let Bundle { meta, seed, next_seed, signing_key, .. } = self.bundle;
+        let field = |name: &str| told.get(name).and_then(Value::as_str);
+        let commitment = seed.commitment.to_string();
+        let next = next_seed.as_ref().map(|next| next.commitment.to_string());
+        let signature = Check::unless(
+            "Receipt signature",
+            (!signed).then(|| "The receipt is not signed by the signer that it names.".to_owned()),
+            "The receipt is signed by the signer that it names.",
+        );
+        let key = match signing_key {
+            Some(key) if key.signer == signer => {
+                Check::new("Receipt key", State::Matches, "The receipt is signed with the key of the record.")
+            }
+            Some(_) => Check::new(
+                "Receipt key",
+                State::NotProvable,
+                "The receipt is signed with another key than the record: compare it with those that the operator published.",
+            ),
+            None => Check::new(
+                "Receipt key",
+                State::NotProvable,
+                "The record is not signed: compare the key with a published one.",
+            ),
+        };
+        let session = field("sessionId") == Some(&meta.session_id.to_string());
+        let (shown, detail, proven): (_, _, &[&str]) = if field("commitment") == Some(&commitment) {
+            let claims = [
+                (
+                    field("committedAt") == Some(&seed.committed_at.to_string()),
+                    "The receipt has another time of the commitment.",
+                ),
+                (
+                    next.is_none() || field("nextCommitment") == next.as_deref(),
+                    "The receipt has another next commitment.",
+                ),
+            ];
+            let detail = "The player was shown this commitment and its time while the seed was in use.";
+            (fault(&claims), detail, &["meta.sessionId", "seed.committedAt", "nextSeed.commitment"])
+        } else if field("nextCommitment") == Some(&commitment) {
+            (None, "The player was shown this commitment while the seed before it was in use.", &["meta.sessionId"])
+        } else {
+            (Some("The receipt is of other commitments.".to_owned()), "", &[])
+        };
+        let session = (!session).then(|| "The receipt is of another session.".to_owned());
+        let checks = vec![signature, key, Check::unless("Receipt", session.or(shown), detail)];
+        // By another key it proves as much as that key does, which nobody here knows.
+        let sound = checks.iter().all(|check| check.state == State::Matches);
+        (checks, if sound { proven } else { &[] })
+    }
+
+    /// What no check above can tell, of the fields that are there.
+    fn words(&self, proven: &[&str]) -> Vec<Word> {
+        const WORD: &str = "The operator's word.";
+        const CLOCK: &str = "The operator's clock: only its order among the other times is checked.";
+        const BOUND: &str = "Not part of the signed record: stored with the nonce, by the operator's word.";
+        const SHOWN: &str = "Compare with the signed receipt that the player kept.";
+        const COUNTED: &str = "Counted by the operator: only the sums are checked.";
+        let mut words = vec![
+            ("asOf", WORD),
+            ("readAt", CLOCK),
+            ("software", WORD),
+            ("meta.sessionId", SHOWN),
+            ("meta.betRef", BOUND),
+            ("meta.selection", BOUND),
+            ("meta.stake", BOUND),
+            ("meta.currency", BOUND),
+            ("meta.context", BOUND),
+            ("meta.takenAt", "The record has it in whole milliseconds: what is below them is the operator's word."),
+            ("meta.expiresAt", CLOCK),
+            ("meta.recordedAt", CLOCK),
+            ("meta.voidedAt", CLOCK),
+            ("meta.voidReason", WORD),
+            ("meta.roundOutcome", WORD),
+            ("meta.settlement", "What the operator says it paid and showed."),
+            ("round.steps[].step", "The engine's own description."),
+            ("round.steps[].at", CLOCK),
+            ("seed.committedAt", SHOWN),
+            ("seed.clientSeedSource", WORD),
+            ("seed.clientSeedAt", CLOCK),
+            ("seed.firstBetAt", CLOCK),
+            ("seed.liveAt", CLOCK),
+            ("seed.retiredAt", CLOCK),
+            ("seed.revealedAt", CLOCK),
+            ("nextSeed.commitment", SHOWN),
+            ("nextSeed.committedAt", CLOCK),
+            ("coverage", COUNTED),
+            ("signingKey.from", CLOCK),
+            ("signingKey.until", CLOCK),
+            ("recoveries", WORD),
+        ];
+        if !self.is_signed() {
+            words.push(("record.at", "The record is not signed."));
+            if !self.is_revealed() {
+                words.push(("record", "Neither signed nor revealed."));
+            } else if self.bundle.meta.kind == Kind::Reservation {
+                words
+                    .push(("record", "Not signed, and an outside game's: only its commitment and cursor are checked."));
+            } else if !self.has("result") {
+                words.push(("record", "Not signed, and without a result that could be recalculated."));
+            }
+        } else if self.bundle.meta.kind == Kind::Reservation {
+            words.push((
+                "record.result",
+                "Signed; whether it follows from the floats is for the outside game's rules to say.",
+            ));
+        }
+        if self.bundle.round.is_some() && self.result().is_none() {
+            words.push(("round.steps[].disclosed", "The result is not known yet."));
+        }
+        let open = words.into_iter().filter(|(field, _)| self.is_there(field) && !proven.contains(field));
+        open.map(|(field, why)| Word { field, why }).collect()
+    }
+
+    fn is_there(&self, field: &str) -> bool {
+        let Bundle { meta, seed, round, signing_key, .. } = self.bundle;
+        let stepped = round.as_ref().is_some_and(|round| !round.steps.is_empty());
+        match field {
+            "meta.selection" => meta.selection.is_some(),
+            "meta.stake" => meta.stake.is_some(),
+            "meta.currency" => meta.currency.is_some(),
+            "meta.context" => meta.context.is_some(),
+            "meta.expiresAt" => meta.expires_at.is_some(),
+            "meta.recordedAt" => meta.recorded_at.is_some(),
+            "meta.voidedAt" => meta.voided_at.is_some(),
+            "meta.voidReason" => meta.void_reason.is_some(),
+            "meta.roundOutcome" => meta.round_outcome.is_some(),
+            "meta.settlement" => meta.settlement.is_some(),
+            "seed.retiredAt" => seed.retired_at.is_some(),
+            "seed.revealedAt" => seed.revealed_at.is_some(),
+            "nextSeed.commitment" | "nextSeed.committedAt" => self.bundle.next_seed.is_some(),
+            "recoveries" => !self.bundle.recoveries.is_empty(),
+            "signingKey.from" => signing_key.is_some(),
+            "signingKey.until" => signing_key.as_ref().is_some_and(|key| key.until.is_some()),
+            steps if steps.starts_with("round.steps") => stepped,
+            _ => true,
+        }
+    }
+}
+
+/// Whether what was shown is for what was asked: the same tiles, or as many cards.
+fn shown_as_asked(asked: &Value, shown: &Value) -> bool {
+    let list = |value: &'_ Value, name: &str| value.get(name).and_then(Value::as_array).cloned();
+    match (list(asked, "tiles"), asked.get("cards").and_then(Value::as_u64)) {
+        (Some(tiles), None) => list(shown, "tiles").is_some_and(|shown| {
+            let shown_tiles: Vec<_> = shown.iter().filter_map(|tile| tile.get("tile").cloned()).collect();
+            shown_tiles == tiles && shown.iter().all(|tile| tile.get("mine").is_some_and(Value::is_boolean))
+        }),
+        (None, Some(cards)) => list(shown, "cards").is_some_and(|shown| shown.len() as u64 == cards),
+        _ => false,
+    }
+}
+
+fn shows_mine(shown: &Value) -> bool {
+    let tiles = shown.get("tiles").and_then(Value::as_array);
+    tiles.is_some_and(|tiles| tiles.iter().any(|tile| tile.get("mine") == Some(&Value::Bool(true))))
+}

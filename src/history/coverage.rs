@@ -1,0 +1,629 @@
+//! Coverage: whether every nonce that was handed out is accounted for, and whether each seed's life is in order.
+//!
+//! Looks for what the invariants exclude (I3, I4, I5, I7, I8), in what is stored and without trusting what keeps it so: a row that the
+//! service could never have written is what an auditor asks about. All of a seed is judged within one snapshot. Costs are bounded by the
+//! seeds of a page (I12): bets are counted inside the database.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::check::{Check, State};
+use super::{History, HistoryError};
+use crate::db::coverage::{BetCounts, Found, MissingNonces, SeedFacts, SeedKey, SessionFacts};
+use crate::db::{Access, DbError, Tx};
+use crate::gfs::seed::Commitment;
+use crate::seeds::values::Timestamp;
+
+/// Ranges of missing nonces that are listed for one seed at the most; all are counted.
+pub const RANGES_MAX: u32 = 100;
+
+/// The checks of a seed, in order.
+pub(super) const CHECKS: [&str; 14] = [
+    "Commitment",
+    "Directory",
+    "Reveal",
+    "Ending",
+    "Times",
+    "Order",
+    "Missing",
+    "Counter",
+    "End",
+    "One end",
+    "Pending",
+    "Rows",
+    "Settlements",
+    "Steps",
+];
+
+/// Seeds that are judged in one snapshot.
+const SEEDS_A_PAGE: i64 = 2_000;
+
+/// Nonces handed out by the seeds of one snapshot, about; a seed with more has one to itself.
+const BETS_A_PAGE: u64 = 500_000;
+
+/// Sessions or commitments that are looked at in one snapshot.
+const ROWS_A_PAGE: i64 = 20_000;
+
+/// Nonces from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NonceRange {
+    /// The first.
+    pub from: u64,
+    /// The last.
+    pub to: u64,
+}
+
+/// What became of the nonces that one seed handed out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SeedCoverage {
+    /// The seed's commitment.
+    pub commitment: Commitment,
+    /// The seed's number in its session, from 0.
+    pub seed_no: u32,
+    /// `live`, `revealed` or `discarded`.
+    pub status: String,
+    /// Nonces handed out: the seed's counter.
+    pub handed_out: u64,
+    /// Bets with a result.
+    pub recorded: u64,
+    /// Bets that ended without one.
+    pub void: u64,
+    /// Bets whose result is concealed or owed.
+    pub pending: u64,
+    /// Nonces handed out without a bet; the first hundred ranges.
+    pub missing: Vec<NonceRange>,
+    /// How many nonces are missing in all.
+    pub missing_total: u64,
+    /// What ended the seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retired_by: Option<String>,
+    /// The recovery epoch that the seed was committed in; 0 before any recovery.
+    pub epoch: u32,
+    /// The checks, in order.
+    pub checks: Vec<Check>,
+}
+
+impl SeedCoverage {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.checks.iter().all(|check| check.state != State::Mismatch)
+    }
+}
+
+/// A recovery after acknowledged state was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Recovery {
+    /// The epoch that it opened.
+    pub epoch: u32,
+    /// When an operator confirmed it.
+    pub recovered_at: Timestamp,
+    /// Why, in the operator's words.
+    pub reason: String,
+}
+
+/// The coverage of a session: a page of its seeds, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionCoverage {
+    /// The session.
+    pub session_id: Uuid,
+    /// The database that was read has every bet taken before this time.
+    pub as_of: Timestamp,
+    /// How long ago that is, in milliseconds, by the clock of the database that was read.
+    pub behind_ms: u64,
+    /// Checks of the session as a whole.
+    pub checks: Vec<Check>,
+    /// The seeds.
+    pub seeds: Vec<SeedCoverage>,
+    /// Recoveries after acknowledged state was lost, when there were any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recoveries: Vec<Recovery>,
+    /// Where the next page begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_after: Option<Commitment>,
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// Where.
+    pub session_id: Uuid,
+    /// Under which seed of the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed_no: Option<i32>,
+    /// The seed's commitment, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commitment: Option<Commitment>,
+    /// The check that failed.
+    pub check: String,
+    /// What was found.
+    pub detail: String,
+}
+
+/// What looking at everything came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Totals {
+    /// Sessions looked at.
+    pub sessions: u64,
+    /// Seeds looked at.
+    pub seeds: u64,
+    /// Commitments looked at.
+    pub commitments: u64,
+    /// Nonces handed out.
+    pub handed_out: u64,
+    /// Bets with a result.
+    pub recorded: u64,
+    /// Bets that ended without one.
+    pub void: u64,
+    /// Bets whose result is concealed or owed.
+    pub pending: u64,
+    /// Checks that failed.
+    pub wrong: u64,
+}
+
+/// What happens while everything is looked at.
+#[derive(Debug)]
+pub enum Seen {
+    /// So many further seeds were judged.
+    Seeds(u64),
+    /// Something is not as it must be.
+    Wrong(Finding),
+}
+
+impl History {
+    /// The coverage of a session, from just after the seed of the given commitment.
+    ///
+    /// # Errors
+    /// [`HistoryError::SessionNotFound`]; [`HistoryError::Invalid`] when no seed of the session has the commitment; and the
+    /// database's.
+    pub async fn coverage(
+        &self,
+        session_id: Uuid,
+        after: Option<&Commitment>,
+        limit: u32,
+    ) -> Result<SessionCoverage, HistoryError> {
+        let mut looking = self.look("coverage.session").await?;
+        let (as_of, behind_ms) = (Timestamp(looking.as_of), looking.behind_ms(looking.as_of));
+        let tx = &mut looking.tx;
+        tx.plan_freely().await?;
+        let session = tx.session_facts(session_id, session_id, 1).await?.pop().ok_or(HistoryError::SessionNotFound)?;
+        let page = page_of_session(tx, session_id, after, limit).await?;
+        let recoveries = recoveries_in(tx).await?;
+        looking.tx.rollback().await;
+        let mut checks = session_checks(&session);
+        checks.extend(page.without_seed.into_iter().map(|(_, check)| check));
+        Ok(SessionCoverage {
+            session_id,
+            as_of,
+            behind_ms,
+            checks,
+            next_after: page.next.and(page.seeds.last()).map(|(_, seed)| seed.commitment),
+            seeds: page.seeds.into_iter().map(|(_, seed)| seed).collect(),
+            recoveries,
+        })
+    }
+
+    /// Looks at every session, seed, bet and commitment, and tells what is wrong as it is found. Each page is one snapshot; memory
+    /// does not grow.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn coverage_of_all(&self, mut each: impl FnMut(Seen) + Send) -> Result<Totals, HistoryError> {
+        let mut totals = Totals::default();
+        let mut tell = |totals: &mut Totals, seen: Seen| {
+            totals.wrong += u64::from(matches!(seen, Seen::Wrong(_)));
+            each(seen);
+        };
+        let (mut above, end) = (SeedKey::before(Uuid::nil()), SeedKey::after(Uuid::max()));
+        loop {
+            let mut tx = self.inner.reader.snapshot("coverage.seeds").await?;
+            tx.plan_freely().await?;
+            let page = seeds_page(&mut tx, above, end, SEEDS_A_PAGE).await?;
+            tx.rollback().await;
+            totals.seeds += page.seeds.len() as u64;
+            for (seed_key, seed) in &page.seeds {
+                totals.handed_out += seed.handed_out;
+                totals.recorded += seed.recorded;
+                totals.void += seed.void;
+                totals.pending += seed.pending;
+                for check in seed.checks.iter().filter(|check| check.state == State::Mismatch) {
+                    let seed = (Some(seed_key.seed_no), Some(seed.commitment));
+                    tell(&mut totals, Seen::Wrong(finding(seed_key.session_id, seed, check)));
+                }
+            }
+            for (key, check) in page.without_seed {
+                tell(&mut totals, Seen::Wrong(finding(key.session_id, (Some(key.seed_no), None), &check)));
+            }
+            tell(&mut totals, Seen::Seeds(page.seeds.len() as u64));
+            match page.next {
+                Some(next) => above = next,
+                None => break,
+            }
+        }
+        self.sessions_of_all(&mut totals, &mut tell).await?;
+        self.commitments_of_all(&mut totals, &mut tell).await?;
+        Ok(totals)
+    }
+
+    async fn sessions_of_all(
+        &self,
+        totals: &mut Totals,
+        tell: &mut (impl FnMut(&mut Totals, Seen) + Send),
+    ) -> Result<(), HistoryError> {
+        let mut from = Uuid::nil();
+        loop {
+            let mut tx = self.inner.reader.snapshot("coverage.sessions").await?;
+            tx.plan_freely().await?;
+            let sessions = tx.session_facts(from, Uuid::max(), ROWS_A_PAGE).await?;
+            tx.rollback().await;
+            totals.sessions += sessions.len() as u64;
+            for session in &sessions {
+                for check in session_checks(session).iter().filter(|check| check.state == State::Mismatch) {
+                    tell(totals, Seen::Wrong(finding(session.session_id, (None, None), check)));
+                }
+            }
+            match sessions.last().and_then(|last| last.session_id.as_u128().checked_add(1)) {
+                Some(next) => from = Uuid::from_u128(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn commitments_of_all(
+        &self,
+        totals: &mut Totals,
+        tell: &mut (impl FnMut(&mut Totals, Seen) + Send),
+    ) -> Result<(), HistoryError> {
+        let mut above = None;
+        loop {
+            let mut tx = self.inner.reader.snapshot("coverage.commitments").await?;
+            tx.plan_freely().await?;
+            let page = tx.commitments_without_seed(above, ROWS_A_PAGE).await?;
+            tx.rollback().await;
+            let Some(page) = page else { return Ok(()) };
+            above = Some(page.last);
+            totals.commitments += page.rows;
+            for (commitment, key) in page.stray {
+                let detail = "The directory has this commitment, and there is no such seed: a seed is never deleted.";
+                let check = Check::new("Directory", State::Mismatch, detail);
+                let seed = (Some(key.seed_no), Some(commitment));
+                tell(totals, Seen::Wrong(finding(key.session_id, seed, &check)));
+            }
+        }
+    }
+
+    /// How many seeds there are, roughly, for progress bars.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn seeds_estimate(&self) -> Result<u64, HistoryError> {
+        let mut tx = self.inner.reader.snapshot("coverage.estimate").await?;
+        let estimate = tx.seeds_estimate().await?;
+        tx.rollback().await;
+        Ok(estimate)
+    }
+}
+
+fn finding(session_id: Uuid, (seed_no, commitment): (Option<i32>, Option<Commitment>), check: &Check) -> Finding {
+    Finding { session_id, seed_no, commitment, check: check.name.clone(), detail: check.detail.clone() }
+}
+
+async fn page_of_session<A: Access>(
+    tx: &mut Tx<A>,
+    session_id: Uuid,
+    after: Option<&Commitment>,
+    limit: u32,
+) -> Result<SeedsPage, HistoryError> {
+    let above = match after {
+        None => SeedKey::before(session_id),
+        Some(commitment) => {
+            let place = tx.find_commitment(commitment).await?.filter(|(owner, _)| *owner == session_id);
+            let detail = "is not the commitment of a seed of the session";
+            let (_, seed_no) = place.ok_or_else(|| HistoryError::invalid("after", detail))?;
+            SeedKey { session_id, seed_no }
+        }
+    };
+    Ok(seeds_page(tx, above, SeedKey::after(session_id), i64::from(limit)).await?)
+}
+
+/// The coverage of one seed.
+pub(super) async fn seed_coverage_in<A: Access>(
+    tx: &mut Tx<A>,
+    key: SeedKey,
+) -> Result<Option<(SeedCoverage, Option<DateTime<Utc>>)>, DbError> {
+    let above = SeedKey { seed_no: key.seed_no - 1, ..key };
+    let Some(facts) = tx.seed_facts(above, key, 1).await?.pop() else { return Ok(None) };
+    let mut counts = BetCounts::default();
+    tx.bet_counts(above, key, |_, found| counts = found).await?;
+    let first_bet_at = counts.first_bet_at;
+    Ok(Some((judge_in(tx, &facts, &counts).await?, first_bet_at)))
+}
+
+/// Recoveries that are shown at the most.
+const RECOVERIES_MAX: i64 = 1_000;
+
+pub(super) async fn recoveries_in<A: Access>(tx: &mut Tx<A>) -> Result<Vec<Recovery>, DbError> {
+    let rows = tx.recoveries(RECOVERIES_MAX).await?;
+    let shown = rows.into_iter().map(|row| Recovery {
+        epoch: row.epoch.unsigned_abs(),
+        recovered_at: Timestamp(row.recovered_at),
+        reason: row.reason,
+    });
+    Ok(shown.collect())
+}
+
+/// Seeds judged together.
+struct SeedsPage {
+    seeds: Vec<(SeedKey, SeedCoverage)>,
+    /// Places that bets name and that hold no seed.
+    without_seed: Vec<(SeedKey, Check)>,
+    /// Where the next page begins; none after the last.
+    next: Option<SeedKey>,
+}
+
+/// Places without seed that one page lists at the most.
+const WITHOUT_SEED_MAX: usize = 1_000;
+
+async fn seeds_page<A: Access>(tx: &mut Tx<A>, above: SeedKey, end: SeedKey, limit: i64) -> Result<SeedsPage, DbError> {
+    let mut facts = tx.seed_facts(above, end, limit + 1).await?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (mut kept, mut nonces) = (0, 0_u64);
+    for seed in facts.iter().take(limit) {
+        nonces = nonces.saturating_add(seed.next_nonce);
+        if kept > 0 && nonces > BETS_A_PAGE {
+            break;
+        }
+        kept += 1;
+    }
+    let more = kept < facts.len();
+    facts.truncate(kept);
+    // The last page goes to the very end, so that bets under no seed are seen wherever they are.
+    let to = if more { facts.last().map_or(end, |last| last.key) } else { end };
+
+    let mut counted = std::collections::BTreeMap::<SeedKey, BetCounts>::new();
+    let mut without_seed = Vec::new();
+    let known: std::collections::BTreeSet<SeedKey> = facts.iter().map(|seed| seed.key).collect();
+    tx.bet_counts(above, to, |key, counts| {
+        if known.contains(&key) {
+            counted.insert(key, counts);
+        } else if without_seed.len() < WITHOUT_SEED_MAX {
+            let detail =
+                format!("{} under seed {} of the session, which is not there.", bets_text(&counts), key.seed_no);
+            without_seed.push((key, Check::new("Seeds", State::Mismatch, detail)));
+        }
+    })
+    .await?;
+    let mut seeds = Vec::with_capacity(facts.len());
+    for seed in &facts {
+        let counts = counted.remove(&seed.key).unwrap_or_default();
+        seeds.push((seed.key, judge_in(tx, seed, &counts).await?));
+    }
+    Ok(SeedsPage { seeds, without_seed, next: more.then_some(to) })
+}
+
+fn bets_text(counts: &BetCounts) -> String {
+    match counts.bets {
+        0 => "Rows of bets stand".to_owned(),
+        1 => "1 bet stands".to_owned(),
+        bets => format!("{bets} bets stand"),
+    }
+}
+
+/// Judges one seed; looks closer only where its numbers do not add up.
+async fn judge_in<A: Access>(tx: &mut Tx<A>, seed: &SeedFacts, counts: &BetCounts) -> Result<SeedCoverage, DbError> {
+    let complete = counts.bets == seed.next_nonce
+        && counts.nonce_max.unwrap_or(-1).wrapping_add(1) == seed.next_nonce.cast_signed()
+        && counts.ended_twice.count == 0;
+    let (missing, beyond) = if complete {
+        (MissingNonces::default(), Found::default())
+    } else {
+        tx.missing_nonces(seed.key, seed.next_nonce, i64::from(RANGES_MAX)).await?
+    };
+    let mut checks = life_checks(seed, counts);
+    checks.extend(nonce_checks(seed, counts, &missing, beyond));
+    Ok(SeedCoverage {
+        commitment: seed.commitment,
+        seed_no: seed.key.seed_no.unsigned_abs(),
+        status: seed.status.clone(),
+        handed_out: seed.next_nonce,
+        recorded: counts.recorded,
+        void: counts.void,
+        pending: counts.pending,
+        missing: missing.ranges.iter().map(|(from, to)| NonceRange { from: *from, to: *to }).collect(),
+        missing_total: missing.nonces_total,
+        retired_by: seed.retired_by.clone(),
+        epoch: seed.epoch.unsigned_abs(),
+        checks,
+    })
+}
+
+/// Whether the seed was committed, used, ended and revealed as it must be (I5, I7).
+fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
+    let mut checks = Vec::with_capacity(14);
+    checks.push(match &seed.reveal {
+        None => Check::new("Commitment", State::NotProvable, "The server seed is not revealed."),
+        Some((revealed, _)) => Check::unless(
+            "Commitment",
+            (revealed.commitment() != seed.commitment)
+                .then(|| "The revealed server seed does not hash to the commitment.".to_owned()),
+            "SHA-256 of the revealed server seed is the commitment.",
+        ),
+    });
+    let directory = if !seed.in_directory {
+        Some("The directory of commitments does not lead to this seed.".to_owned())
+    } else if !seed.has_predecessor {
+        Some("The seed before this one is not there: a seed is never deleted.".to_owned())
+    } else {
+        None
+    };
+    checks.push(Check::unless(
+        "Directory",
+        directory,
+        "The directory of commitments leads here, and the seed before this one is there.",
+    ));
+    let reveal = match (seed.status.as_str(), seed.reveal.is_some()) {
+        ("revealed", false) => Some("The seed ended with bets and its reveal is not there.".to_owned()),
+        ("live" | "discarded", true) => Some(format!("The seed is {} and a reveal of it is there.", seed.status)),
+        ("discarded", false) if seed.next_nonce > 0 || counts.bets > 0 => {
+            Some("The seed was discarded although it has bets: it had to be revealed.".to_owned())
+        }
+        _ => None,
+    };
+    checks.push(Check::unless("Reveal", reveal, "Revealed if it ended with bets, and not before it ended."));
+    let ending = (seed.status != "live" && (seed.retired_at.is_none() || seed.retired_by.is_none()))
+        .then(|| "The seed ended and nothing says when and by what.".to_owned())
+        .or_else(|| {
+            (seed.status == "live" && seed.retired_at.is_some())
+                .then(|| "The seed is live and has a time at which it ended.".to_owned())
+        });
+    checks.push(Check::unless("Ending", ending, "What ended it, and when, is there if it ended."));
+    checks.push(Check::unless(
+        "Times",
+        time_fault(seed, counts),
+        "Committed before it went live, and live before its first bet.",
+    ));
+    checks.push(order_check(seed, counts));
+    checks
+}
+
+/// What contradicts the times that hold whatever a clock does: they are written so in the statements that store them.
+fn time_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
+    let Some(live_at) = seed.live_at else {
+        return (counts.bets > 0).then(|| "The seed never went live and has bets.".to_owned());
+    };
+    if live_at < seed.committed_at {
+        return Some(format!("Live at {}, committed at {}.", Timestamp(live_at), Timestamp(seed.committed_at)));
+    }
+    let first_bet_at = counts.first_bet_at?;
+    if first_bet_at <= seed.committed_at {
+        let (bet, committed) = (Timestamp(first_bet_at), Timestamp(seed.committed_at));
+        return Some(format!("The earliest bet was taken at {bet}, and the seed committed at {committed}."));
+    }
+    (first_bet_at < live_at).then(|| {
+        format!(
+            "The earliest bet was taken at {}, and the seed live at {}.",
+            Timestamp(first_bet_at),
+            Timestamp(live_at)
+        )
+    })
+}
+
+fn order_check(seed: &SeedFacts, counts: &BetCounts) -> Check {
+    let mut steps_back = Vec::new();
+    if let Some(text) = some(counts.earlier_than_before, "bet", "an earlier time than the bet before it") {
+        steps_back.push(text);
+    }
+    let revealed_at = seed.reveal.as_ref().map(|(_, at)| *at);
+    if let (Some(retired_at), Some(live_at)) = (seed.retired_at, seed.live_at)
+        && (retired_at < live_at || revealed_at.is_some_and(|revealed_at| revealed_at < live_at))
+    {
+        steps_back.push("the seed ended or was revealed at an earlier time than it went live".to_owned());
+    }
+    if steps_back.is_empty() {
+        return Check::new("Order", State::Matches, "Times follow the order of the nonces.");
+    }
+    let found = steps_back.join("; ");
+    let detail = format!(
+        "{found}. Nonces are the order in which bets were taken; times are the database's clock, which was set back meanwhile or belongs \
+         to another server after a failover. Accuses nobody by itself."
+    );
+    Check::new("Order", State::Noted, capitalised(&detail))
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// `1 bet has ... (nonce 7)`, or `3 bets have ... (the first is nonce 7)`; nothing when there is none.
+fn some(found: Found, noun: &str, what: &str) -> Option<String> {
+    let first = found.first.map_or_else(|| "?".to_owned(), |nonce| nonce.to_string());
+    match found.count {
+        0 => None,
+        1 => Some(format!("1 {noun} has {what} (nonce {first})")),
+        count => Some(format!("{count} {noun}s have {what} (the first is nonce {first})")),
+    }
+}
+
+/// Whether every nonce has one bet, every bet one end, and every row its bet (I3, I4, I8).
+fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, beyond: Found) -> Vec<Check> {
+    let sentence = |text: Option<String>| text.map(|text| text + ".");
+    let missing_text = missing.ranges.first().map(|(from, to)| {
+        let first = if from == to { format!("nonce {from}") } else { format!("nonces {from} to {to}") };
+        match (missing.nonces_total, missing.ranges_total) {
+            (1, _) => format!("1 nonce was handed out and has no bet: {first}."),
+            (total, 1) => format!("{total} nonces were handed out and have no bet: {first}."),
+            (total, ranges) => {
+                format!("{total} nonces in {ranges} ranges were handed out and have no bet, first {first}.")
+            }
+        }
+    });
+    let pending = if counts.pending_rows != u64::from(seed.pending) {
+        Some(format!(
+            "The seed counts {} pending bets, and {} rows of pending bets are there.",
+            seed.pending, counts.pending_rows
+        ))
+    } else if seed.status != "live" && counts.pending_rows > 0 {
+        Some(format!("The seed ended with {} bets pending.", counts.pending_rows))
+    } else {
+        None
+    };
+    let end = some(counts.endless, "bet", "neither result nor void nor pending row");
+    let twice = some(counts.ended_twice, "bet", "more than one of result, void and pending row");
+    let stray = some(counts.stray, "nonce", "a result, void, step, settlement or pending row, and no bet");
+    let unsettled = some(counts.settled_without_result, "bet", "a settlement and no result");
+    let steps = some(counts.step_gaps, "round", "steps that do not count from 0 without gaps");
+    vec![
+        Check::unless("Missing", missing_text, "Every nonce that was handed out has its bet."),
+        Check::unless(
+            "Counter",
+            sentence(some(beyond, "bet", "a nonce that was never handed out")),
+            "No bet has a nonce that was not handed out.",
+        ),
+        Check::unless("End", sentence(end), "Every bet has a result, is void or is pending."),
+        Check::unless("One end", sentence(twice), "No bet has two of result, void and pending."),
+        Check::unless("Pending", pending, "Pending bets are as many as the seed counts, and none when it ended."),
+        Check::unless("Rows", sentence(stray), "Results, voids, steps, settlements and pending rows belong to bets."),
+        Check::unless("Settlements", sentence(unsettled), "Only bets with a result are settled."),
+        Check::unless("Steps", sentence(steps), "The steps of every round count from 0 without gaps."),
+    ]
+}
+
+/// Whether a session has the seeds that its state demands (I5, I7).
+fn session_checks(session: &SessionFacts) -> Vec<Check> {
+    let SessionFacts { of_service, open, in_epoch, live, seed_no_max, next_seed_no, next_in_directory, .. } = *session;
+    // A session that nobody used since a recovery has seeds of the epoch before; an application may leave its session without a seed.
+    let due = open && of_service && in_epoch;
+    let live_fault = if live > 1 {
+        Some(format!("The session has {live} live seeds."))
+    } else if live == 1 && !open {
+        Some("The session is closed and has a live seed.".to_owned())
+    } else if live == 0 && due {
+        Some("The session is open and has no live seed.".to_owned())
+    } else {
+        None
+    };
+    let next_fault = match next_seed_no {
+        None if due => Some("The session is open and its next seed is not there.".to_owned()),
+        Some(_) if !open => Some("The session is closed and a next seed waits.".to_owned()),
+        Some(next) if Some(next) != seed_no_max.map(|newest| newest + 1) => {
+            Some(format!("The next seed has number {next}, and the newest of the others {seed_no_max:?}."))
+        }
+        Some(_) if !next_in_directory => {
+            Some("The directory of commitments does not lead to the next seed.".to_owned())
+        }
+        _ => None,
+    };
+    vec![
+        Check::unless("Live seed", live_fault, "One seed is live while the session takes bets."),
+        Check::unless("Next seed", next_fault, "The seed that comes next is committed while the session takes bets."),
+    ]
+}

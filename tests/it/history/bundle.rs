@@ -1,0 +1,497 @@
+//! Bundles: one bet's evidence in a file, and what checking it without a database finds (I6, I7, I11).
+
+use fairledger::gfs::signature::SigningKey;
+use fairledger::gfs::{Commitment, ServerSeed};
+use fairledger::history::bundle::{BundleReport, BundleStatus, FORMAT, verify};
+use fairledger::history::{HistoryError, State};
+use fairledger::seeds::model::View;
+use fairledger::seeds::values::VoidReason;
+use fairledger::seeds::{CloseOutcome, Disclose, KeyRing, SeedsSettings};
+use serde_json::{Value, json};
+
+use super::past::{Past, Player, RING};
+
+async fn signing() -> Past {
+    Past::with(SeedsSettings::default(), Some(SigningKey::generate())).await
+}
+
+async fn bundle(past: &Past, commitment: &Commitment, nonce: u64) -> Value {
+    let text = past.history.bundle(commitment, nonce).await.unwrap().to_canonical().unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(fairledger::gfs::json::canonical(&value), text);
+    value
+}
+
+fn check(bundle: &Value) -> BundleReport {
+    verify(bundle.to_string().as_bytes(), None).unwrap_or_else(|error| panic!("{error}: {bundle:#}"))
+}
+
+/// The checks in a state, by name.
+fn named(report: &BundleReport, state: State) -> Vec<&str> {
+    report.checks.iter().filter(|check| check.state == state).map(|check| check.name.as_str()).collect()
+}
+
+#[track_caller]
+fn all_match(report: &BundleReport) {
+    assert_eq!(report.status, BundleStatus::Matches, "{report:#?}");
+    // The player chose none of these client seeds, which is said and accuses nobody.
+    let others = report.checks.iter().filter(|check| check.state != State::Matches);
+    let others: Vec<_> = others.map(|check| (check.name.as_str(), check.state)).collect();
+    assert_eq!(others, [("Client seed", State::Noted)], "{report:#?}");
+}
+
+const GAMES: [&str; 9] = ["dice", "limbo", "roulette", "wheel", "plinko", "mines", "keno", "blackjack", "hilo"];
+
+#[tokio::test]
+async fn the_bundle_of_every_game_matches_without_a_database() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    for game in GAMES {
+        player.play(game, json!({})).await;
+    }
+    player.settle(0, "2.75").await;
+    player.rotate().await;
+    for (game, nonce) in GAMES.iter().zip(0..) {
+        let bundle = bundle(&past, &commitment, nonce).await;
+        let report = check(&bundle);
+        all_match(&report);
+        assert_eq!((report.game.as_str(), report.nonce), (*game, nonce));
+        assert_eq!(bundle["meta"]["stake"], "1.50");
+    }
+    let settled = bundle(&past, &commitment, 0).await;
+    assert_eq!(settled["meta"]["settlement"]["payout"], "2.75");
+    assert_eq!(settled["meta"]["settlement"]["displayed"], json!({ "line": "You win" }));
+    assert_eq!((settled["format"].as_str(), &settled["seed"]["retiredBy"]), (Some(FORMAT), &json!("rotation")));
+    // The same as the endpoint for strangers says of a bet's answer.
+    let inspected = fairledger::gfs::inspect(settled.to_string().as_bytes()).unwrap();
+    assert_eq!(serde_json::to_value(inspected.status).unwrap(), "matches");
+}
+
+/// A round of each kind that discloses, closed, and its seed revealed.
+async fn rounds(player: &mut Player<'_>) -> Vec<u64> {
+    let mines = player.round("mines", json!({ "mines": 24 })).await;
+    let shown = player.step(mines, 0, Some(Disclose::Tiles(vec![7]))).await.unwrap();
+    let lost = shown["tiles"][0]["mine"] == json!(true);
+    player.close_round(mines, if lost { CloseOutcome::Lost } else { CloseOutcome::Cashout }).await;
+    let cards = player.round("blackjack", json!({})).await;
+    player.step(cards, 0, Some(Disclose::Cards(4))).await;
+    player.step(cards, 1, None).await;
+    player.step(cards, 2, Some(Disclose::Cards(1))).await;
+    player.close_round(cards, CloseOutcome::Forfeit).await;
+    vec![mines, cards]
+}
+
+#[tokio::test]
+async fn what_a_round_disclosed_is_held_against_its_result() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let nonces = rounds(&mut player).await;
+    player.rotate().await;
+    for nonce in nonces {
+        let sound = bundle(&past, &commitment, nonce).await;
+        all_match(&check(&sound));
+        let mut tampered = sound.clone();
+        let shown = &mut tampered["round"]["steps"][0]["disclosed"];
+        if let Some(mine) = shown.pointer_mut("/tiles/0/mine") {
+            *mine = json!(!mine.as_bool().unwrap());
+        } else {
+            shown["cards"].as_array_mut().unwrap().swap(0, 1);
+        }
+        let report = check(&tampered);
+        assert!(named(&report, State::Mismatch).contains(&"Disclosed"), "{report:#?}");
+    }
+}
+
+/// A void ends without a result, but once the seed is revealed anyone can calculate what it would have been, and hold what its steps
+/// disclosed against that.
+#[tokio::test]
+async fn a_void_is_as_provable_as_its_reveal_makes_it() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let round = player.round("hilo", json!({})).await;
+    player.step(round, 0, Some(Disclose::Cards(2))).await;
+    player.close_round(round, CloseOutcome::Void(VoidReason::parse("a card fell").unwrap())).await;
+    player.rotate().await;
+    let sound = bundle(&past, &commitment, round).await;
+    assert_eq!((&sound["meta"]["status"], &sound["meta"]["voidReason"]), (&json!("void"), &json!("a card fell")));
+    assert!(sound["record"].get("result").is_none());
+    let report = check(&sound);
+    assert_eq!(report.status, BundleStatus::Incomplete);
+    assert_eq!(named(&report, State::NotProvable), ["Cursor", "Signature", "Outcome", "Signing key"]);
+    assert!(named(&report, State::Matches).contains(&"Disclosed"));
+    let mut tampered = sound;
+    tampered["round"]["steps"][0]["disclosed"]["cards"].as_array_mut().unwrap().swap(0, 1);
+    assert_eq!(named(&check(&tampered), State::Mismatch), ["Disclosed"]);
+}
+
+#[tokio::test]
+async fn an_outside_games_bundle_says_what_is_not_ours_to_prove() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.every_kind().await;
+    let report = check(&bundle(&past, &commitment, 7).await);
+    assert_eq!(report.status, BundleStatus::Incomplete);
+    assert_eq!(named(&report, State::NotProvable), ["Outcome"]);
+    assert!(report.not_provable.iter().any(|word| word.field == "record.result"), "{report:#?}");
+    let chosen = check(&bundle(&past, &player.commitment(), 0).await);
+    assert!(named(&chosen, State::Matches).contains(&"Client seed"), "{chosen:#?}");
+    let void = check(&bundle(&past, &commitment, 6).await);
+    assert_eq!((void.status, named(&void, State::Mismatch)), (BundleStatus::Incomplete, vec![]));
+}
+
+/// The server seeds that nobody may know yet.
+async fn concealed(past: &Past) -> Vec<ServerSeed> {
+    let rows: Vec<(uuid::Uuid, Vec<u8>, Vec<u8>, String)> = sqlx::query_as(
+        "SELECT session_id, commitment, sealed_seed, seal_key_id FROM fairledger.seeds WHERE status <> 'revealed'
+         UNION ALL SELECT session_id, commitment, sealed_seed, seal_key_id FROM fairledger.next_seeds",
+    )
+    .fetch_all(&mut past.db.owner().await)
+    .await
+    .unwrap();
+    let ring = KeyRing::parse(RING).unwrap();
+    rows.into_iter()
+        .map(|(session_id, commitment, bytes, key_id)| {
+            let commitment = Commitment::from_bytes(commitment.try_into().unwrap());
+            ring.open(session_id, &commitment, &fairledger::db::seeds::SealedSeed { key_id, bytes }).unwrap()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_bundle_holds_no_unrevealed_seed_and_no_pending_result_i6_i11() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    player.play("dice", json!({})).await;
+    let round = player.round("blackjack", json!({})).await;
+    let shown = player.step(round, 0, Some(Disclose::Cards(2))).await.unwrap();
+    let seeds = concealed(&past).await;
+    assert_eq!(seeds.len(), 2);
+    for nonce in [0, round] {
+        let text = past.history.bundle(&commitment, nonce).await.unwrap().to_canonical().unwrap();
+        assert!(seeds.iter().all(|seed| !text.contains(seed.expose())), "{text}");
+        assert!(!format!("{:?}", past.history.bundle(&commitment, nonce).await.unwrap()).contains(seeds[0].expose()));
+        let bundle: Value = serde_json::from_str(&text).unwrap();
+        assert!(bundle.get("serverSeed").is_none());
+        let report = check(&bundle);
+        assert_eq!((report.status, named(&report, State::Mismatch)), (BundleStatus::Incomplete, vec![]));
+    }
+    let pending = bundle(&past, &commitment, round).await;
+    for field in ["result", "cursor", "signature", "signer"] {
+        assert!(pending["record"].get(field).is_none(), "{field}");
+    }
+    // Of the deck's cards only those that the step showed.
+    let labels = ["A", "2", "3", "4", "5", "6", "7", "8", "9", "T", "J", "Q", "K"];
+    let deck = labels.iter().flat_map(|rank| ["C", "D", "H", "S"].map(|suit| format!("\"{rank}{suit}\"")));
+    let found: Vec<_> = deck.filter(|card| pending.to_string().contains(card)).collect();
+    assert_eq!(found.len(), shown["cards"].as_array().unwrap().len());
+    let report = check(&pending);
+    assert!(named(&report, State::NotProvable).contains(&"Disclosed"));
+}
+
+#[tokio::test]
+async fn what_is_not_there_has_no_bundle() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    player.play("dice", json!({})).await;
+    assert!(matches!(past.history.bundle(&commitment, 1).await, Err(HistoryError::BetNotFound)));
+    let other = ServerSeed::generate().commitment();
+    assert!(matches!(past.history.bundle(&other, 0).await, Err(HistoryError::CommitmentNotFound)));
+}
+
+#[tokio::test]
+async fn a_planted_row_shows_in_the_bundles_coverage() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.every_kind().await;
+    past.as_owner("DELETE FROM fairledger.bets WHERE seed_no = 0 AND nonce = 2").await;
+    let report = check(&bundle(&past, &commitment, 0).await);
+    assert_eq!(named(&report, State::Mismatch), ["Coverage"]);
+    let coverage = report.checks.iter().find(|check| check.name == "Coverage").unwrap();
+    assert!(
+        coverage.detail.contains("Missing: 1 nonce was handed out and has no bet: nonce 2."),
+        "{}",
+        coverage.detail
+    );
+}
+
+/// Every leaf of a value by its path, as keys and indices.
+fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                leaves(value, &format!("{path}/{key}"), found);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, value) in items.iter().enumerate() {
+                leaves(value, &format!("{path}/{index}"), found);
+            }
+        }
+        _ => found.push(path.to_owned()),
+    }
+}
+
+/// Other values for a leaf, of its own form where it has one.
+fn others(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Null => vec![json!(0)],
+        Value::Bool(it) => vec![json!(!it)],
+        Value::Number(n) => match n.as_u64() {
+            Some(n) => vec![json!(n + 1), json!(n.saturating_sub(1)), json!(0), json!(n + 0x1_0000)],
+            None => vec![json!(n.as_f64().unwrap() + 0.01)],
+        },
+        Value::String(text) => others_of_text(text),
+        Value::Array(_) => vec![json!([1])],
+        Value::Object(_) => vec![json!({ "more": 1 })],
+    }
+    .into_iter()
+    .filter(|other| other != value)
+    .collect()
+}
+
+/// Words that some field or other takes.
+const WORDS: [&str; 24] = [
+    "live",
+    "revealed",
+    "recorded",
+    "void",
+    "pending",
+    "played",
+    "round",
+    "reservation",
+    "cashout",
+    "lost",
+    "forfeit",
+    "generated",
+    "player",
+    "kept",
+    "application",
+    "rotation",
+    "client_seed",
+    "recovery",
+    "matches",
+    "mismatch",
+    "noted",
+    "not-provable",
+    "dice",
+    "mines",
+];
+
+fn others_of_text(text: &str) -> Vec<Value> {
+    let mut others = vec![json!(format!("{text}x")), json!(""), Value::Null, json!(7)];
+    if let Ok(time) = chrono::DateTime::parse_from_rfc3339(text) {
+        for step in [chrono::TimeDelta::seconds(1), chrono::TimeDelta::days(-1), chrono::TimeDelta::microseconds(1)] {
+            let moved = (time + step).to_utc().to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
+            others.push(json!(moved));
+        }
+    } else if text.len() >= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let last = if text.ends_with('0') { '1' } else { '0' };
+        others.push(json!(format!("{}{last}", &text[..text.len() - 1])));
+    } else if let Ok(id) = text.parse::<uuid::Uuid>() {
+        others.push(json!(uuid::Uuid::from_u128(id.as_u128() ^ 1)));
+    } else if let Ok(number) = text.parse::<f64>() {
+        others.push(json!(format!("{}", number + 1.0)));
+    }
+    if WORDS.contains(&text) {
+        others.extend(WORDS.iter().map(|word| json!(word)));
+    }
+    others
+}
+
+/// The path as the report has it.
+fn as_listed(pointer: &str) -> String {
+    let parts = pointer.trim_start_matches('/').split('/');
+    parts.fold(String::new(), |path, part| match part.parse::<usize>() {
+        Ok(_) => path + "[]",
+        Err(_) if path.is_empty() => part.to_owned(),
+        Err(_) => path + "." + part,
+    })
+}
+
+/// Changes every leaf of a bundle in every way, and removes it: each change must fail a check or the reading, or else the leaf must be
+/// listed as not provable. Gives the leaves of which some change was not caught.
+#[track_caller]
+fn tamper(bundle: &Value, receipt: Option<&[u8]>) -> Vec<String> {
+    let report = verify(bundle.to_string().as_bytes(), receipt).unwrap();
+    assert!(named(&report, State::Mismatch).is_empty(), "{report:#?}");
+    let listed = |path: &str| {
+        report.not_provable.iter().any(|word| {
+            path.strip_prefix(word.field).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    };
+    let caught = |tampered: &Value| match verify(tampered.to_string().as_bytes(), receipt) {
+        Err(_) => true,
+        Ok(report) => report.status == BundleStatus::Mismatch,
+    };
+    let (mut paths, mut open, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
+    leaves(bundle, "", &mut paths);
+    for path in paths {
+        let original = bundle.pointer(&path).unwrap();
+        for other in others(original) {
+            let mut tampered = bundle.clone();
+            *tampered.pointer_mut(&path).unwrap() = other.clone();
+            if !caught(&tampered) {
+                if !listed(&as_listed(&path)) {
+                    unseen.push(format!("{path}: {original} as {other}"));
+                }
+                open.push(as_listed(&path));
+            }
+        }
+        let (parent, name) = path.rsplit_once('/').unwrap();
+        let mut tampered = bundle.clone();
+        if let Some(parent) = tampered.pointer_mut(parent).and_then(Value::as_object_mut) {
+            parent.remove(name);
+            if !caught(&tampered) {
+                if !listed(&as_listed(&path)) {
+                    unseen.push(format!("{path} removed"));
+                }
+                open.push(as_listed(&path));
+            }
+        }
+    }
+    assert!(unseen.is_empty(), "neither caught nor listed: {unseen:#?}");
+    open
+}
+
+#[tokio::test]
+async fn every_tampering_is_caught_or_its_field_listed_as_not_provable() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let first = player.every_kind().await;
+    let second = player.commitment();
+    let round = player.round("keno", json!({})).await;
+    player.step(round, 0, None).await;
+    player.close_round(round, CloseOutcome::Cashout).await;
+    let open_round = player.round("mines", json!({ "mines": 1 })).await;
+    player.step(open_round, 0, Some(Disclose::Tiles(vec![2]))).await;
+    // Revealed: played and settled, a round, a void, an outside game. Live: played, a round, an open one.
+    for (commitment, nonce) in
+        [(first, 0), (first, 5), (first, 6), (first, 7), (second, 0), (second, round), (second, open_round)]
+    {
+        tamper(&bundle(&past, &commitment, nonce).await, None);
+    }
+    let unsigned = Past::new().await;
+    let mut player = unsigned.session().await;
+    let commitment = player.every_kind().await;
+    let live = player.commitment();
+    for (commitment, nonce) in [(commitment, 0), (commitment, 5), (commitment, 6), (commitment, 7), (live, 0)] {
+        tamper(&bundle(&unsigned, &commitment, nonce).await, None);
+    }
+}
+
+/// Of a bet that is signed and revealed, these are not a matter of anybody's word.
+#[tokio::test]
+async fn of_a_signed_and_revealed_bet_what_counts_is_proven() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let nonces = rounds(&mut player).await;
+    let receipt = serde_json::to_string(&player.view.receipt).unwrap();
+    player.rotate().await;
+    let bundle = bundle(&past, &commitment, nonces[1]).await;
+    let open = tamper(&bundle, Some(receipt.as_bytes()));
+    for proven in [
+        "record",
+        "serverSeed",
+        "format",
+        "statements",
+        "meta.sessionId",
+        "meta.status",
+        "meta.kind",
+        "round.status",
+        "round.nextIndex",
+        "round.steps[].index",
+        "round.steps[].disclosed",
+        "round.steps[].disclose",
+        "seed.commitment",
+        "seed.committedAt",
+        "seed.clientSeed",
+        "seed.status",
+        "seed.bets",
+        "seed.seedNo",
+        "nextSeed.commitment",
+        "nextSeed.seedNo",
+        "coverage.commitment",
+        "coverage.handedOut",
+        "coverage.recorded",
+        "coverage.void",
+        "coverage.pending",
+        "coverage.missing",
+        "coverage.checks[].name",
+        "signingKey.signer",
+    ] {
+        let below = |path: &&String| {
+            path.as_str() == proven
+                || path.starts_with(&format!("{proven}."))
+                || path.starts_with(&format!("{proven}["))
+        };
+        assert_eq!(open.iter().find(below), None, "{proven} can be changed unseen");
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_proves_that_the_commitment_was_shown() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let first: View = player.view.clone();
+    let commitment = player.commitment();
+    player.play("dice", json!({})).await;
+    player.rotate().await;
+    let second = player.commitment();
+    player.play("dice", json!({})).await;
+    player.rotate().await;
+    let (one, two) = (bundle(&past, &commitment, 0).await, bundle(&past, &second, 0).await);
+    let receipt = serde_json::to_value(&first.receipt).unwrap();
+    let verify = |bundle: &Value, receipt: &Value| {
+        verify(bundle.to_string().as_bytes(), Some(receipt.to_string().as_bytes())).unwrap()
+    };
+    // As a receipt, and as the view of the session that has it.
+    for receipt in [&receipt, &serde_json::to_value(&first).unwrap()] {
+        let report = verify(&one, receipt);
+        all_match(&report);
+        assert!(report.not_provable.iter().all(|word| word.field != "seed.committedAt"), "{report:#?}");
+    }
+    let next = verify(&two, &receipt);
+    all_match(&next);
+    let shown = next.checks.iter().find(|check| check.name == "Receipt").unwrap();
+    assert!(shown.detail.contains("while the seed before it was in use"), "{}", shown.detail);
+
+    let mut forged = receipt.clone();
+    forged["payload"] = json!(receipt["payload"].as_str().unwrap().replace("committedAt", "committedat"));
+    assert_eq!(named(&verify(&one, &forged), State::Mismatch), ["Receipt signature", "Receipt"]);
+    let other = past.session().await;
+    let foreign = serde_json::to_value(&other.view.receipt).unwrap();
+    assert_eq!(named(&verify(&one, &foreign), State::Mismatch), ["Receipt"]);
+    let error = fairledger::history::bundle::verify(one.to_string().as_bytes(), Some(b"{}")).unwrap_err();
+    assert_eq!(error.to_string(), "receipt: payload: is missing or no text");
+}
+
+#[tokio::test]
+async fn only_bundles_of_a_known_format_are_read() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    player.play("dice", json!({})).await;
+    let sound = bundle(&past, &commitment, 0).await;
+    let mut later = sound.clone();
+    later["format"] = json!("fairledger-bundle/2");
+    let mut more = sound.clone();
+    more["meta"]["winner"] = json!(true);
+    let twice = sound.to_string().replacen('{', "{\"format\":\"fairledger-bundle/1\",", 1);
+    for (text, words) in [
+        (String::new(), "bundle: "),
+        ("[]".to_owned(), "bundle: format: "),
+        (later.to_string(), "bundle: format: is not fairledger-bundle/1"),
+        (more.to_string(), "bundle: meta.winner: unknown field"),
+        (twice, "bundle: format: "),
+    ] {
+        let error = verify(text.as_bytes(), None).unwrap_err().to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+    assert!(verify(&[b' '; (16 << 20) + 1], None).is_err());
+}

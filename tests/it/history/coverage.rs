@@ -1,0 +1,370 @@
+//! Coverage: every nonce is accounted for, and whatever is planted is found by its name (I3, I4, I5, I7, I8).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fairledger::history::State;
+use fairledger::history::coverage::{Finding, RANGES_MAX, Seen, SessionCoverage, Totals};
+use fairledger::seeds::model::BetStatus;
+use fairledger::seeds::store::{PgSeedStore, PutSession, SeedStore as _};
+use fairledger::seeds::{CloseOutcome, SeedsSettings};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::past::{Past, Player};
+
+async fn everything(past: &Past) -> (Totals, Vec<Finding>) {
+    let mut found = Vec::new();
+    let totals = past
+        .history
+        .coverage_of_all(|seen| {
+            if let Seen::Wrong(finding) = seen {
+                found.push(finding);
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!(totals.wrong, found.len() as u64);
+    (totals, found)
+}
+
+async fn coverage(past: &Past, session_id: Uuid) -> SessionCoverage {
+    past.history.coverage(session_id, None, 500).await.unwrap()
+}
+
+/// The names of the checks that failed, of the session and of its seeds.
+fn failed(coverage: &SessionCoverage) -> Vec<&str> {
+    let checks = coverage.checks.iter().chain(coverage.seeds.iter().flat_map(|seed| &seed.checks));
+    checks.filter(|check| check.state == State::Mismatch).map(|check| check.name.as_str()).collect()
+}
+
+#[tokio::test]
+async fn every_bet_is_counted_for_what_it_is() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    let revealed = player.every_kind().await;
+    player.round("keno", json!({})).await;
+    let covered = coverage(&past, player.id).await;
+    assert_eq!(failed(&covered), [""; 0], "{covered:#?}");
+    let numbers: Vec<_> = covered
+        .seeds
+        .iter()
+        .map(|seed| (seed.status.as_str(), seed.handed_out, seed.recorded, seed.void, seed.pending, seed.missing_total))
+        .collect();
+    assert_eq!(numbers, [("revealed", 8, 7, 1, 0, 0), ("live", 3, 2, 0, 1, 0)]);
+    assert_eq!((covered.seeds[0].commitment, covered.seeds[0].retired_by.as_deref()), (revealed, Some("client_seed")));
+    assert!(covered.recoveries.is_empty() && covered.next_after.is_none());
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_there_has_no_coverage() {
+    let past = Past::new().await;
+    let refused = past.history.coverage(Uuid::now_v7(), None, 50).await;
+    assert!(matches!(refused, Err(fairledger::history::HistoryError::SessionNotFound)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn pages_of_seeds_follow_one_another() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    for _ in 0..4 {
+        player.play("dice", json!({})).await;
+        player.rotate().await;
+    }
+    let whole = coverage(&past, player.id).await;
+    assert_eq!(whole.seeds.len(), 5);
+    let (mut paged, mut after) = (Vec::new(), None);
+    loop {
+        let page = past.history.coverage(player.id, after.as_ref(), 2).await.unwrap();
+        paged.extend(page.seeds);
+        after = page.next_after;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(paged, whole.seeds);
+    let other = past.session().await;
+    let refused = past.history.coverage(player.id, Some(&other.commitment()), 2).await;
+    assert!(matches!(refused, Err(fairledger::history::HistoryError::Invalid { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_reservation_past_its_time_is_void_before_anybody_sweeps_it() {
+    let settings = SeedsSettings { reservation_ttl: Duration::from_millis(1), ..SeedsSettings::default() };
+    let past = Past::with(settings, None).await;
+    let mut player = past.session().await;
+    player.reserve().await;
+    past.db.wait_until("SELECT expires_at <= clock_timestamp() FROM fairledger.pending").await;
+    let covered = coverage(&past, player.id).await;
+    assert_eq!((covered.seeds[0].void, covered.seeds[0].pending), (1, 0));
+    assert_eq!(failed(&covered), [""; 0]);
+}
+
+/// The player's side sees what ended void, why, and how many there are.
+#[tokio::test]
+async fn a_void_hides_nothing_from_the_players_side() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    let revealed = player.every_kind().await;
+    let bets = past.seeds.bets_of_session(player.id, None, 100).await.unwrap().records;
+    let voids: Vec<_> = bets.iter().filter(|bet| bet.meta.status == BetStatus::Void).collect();
+    assert_eq!(voids.len(), 1);
+    assert_eq!((voids[0].meta.void_reason.as_deref(), &voids[0].record["nonce"]), (Some("a dart fell"), &json!(6)));
+    let seeds = past.seeds.seeds_of_session(player.id).await.unwrap().seeds;
+    let counts: Vec<_> = seeds.iter().map(|seed| (seed.status, seed.bets, seed.voids)).collect();
+    assert_eq!(counts, [("revealed", 8, 1), ("live", 2, 0), ("next", 0, 0)]);
+    assert_eq!(seeds[0].commitment, revealed);
+}
+
+/// What to plant in a session that has had bets of every kind, and the checks that must find it.
+const PLANTED: &[(&[&str], &[&str])] = &[
+    (&["DELETE FROM fairledger.bets WHERE session_id = '{}' AND seed_no = 0 AND nonce = 2"], &["Missing"]),
+    (&["DELETE FROM fairledger.bets WHERE session_id = '{}' AND seed_no = 1"], &["Missing"]),
+    (&["UPDATE fairledger.seeds SET next_nonce = 7 WHERE session_id = '{}' AND seed_no = 0"], &["Counter"]),
+    (&["UPDATE fairledger.seeds SET next_nonce = 9 WHERE session_id = '{}' AND seed_no = 0"], &["Missing"]),
+    (&["UPDATE fairledger.bets SET nonce = 1000 WHERE session_id = '{}' AND seed_no = 1 AND nonce = 1"], &["Missing", "Counter"]),
+    (
+        &["INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, voided_at, taken_at)
+           SELECT session_id, seed_no, nonce, 'lost', taken_at, taken_at FROM fairledger.bets WHERE session_id = '{}' AND seed_no = 0 AND nonce = 1"],
+        &["One end"],
+    ),
+    (
+        &["INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, voided_at, taken_at)
+           SELECT session_id, seed_no, nonce, 'lost', taken_at, taken_at FROM fairledger.bets WHERE session_id = '{}' AND seed_no = 0 AND nonce = 7"],
+        &["One end"],
+    ),
+    (&["DELETE FROM fairledger.voids WHERE session_id = '{}'"], &["End"]),
+    (&["DELETE FROM fairledger.outcomes WHERE session_id = '{}' AND nonce = 5"], &["End"]),
+    (
+        &["INSERT INTO fairledger.pending (session_id, seed_no, nonce, kind, taken_at) VALUES ('{}', 1, 1, 'round', now())",
+          "UPDATE fairledger.seeds SET pending = 1 WHERE session_id = '{}' AND seed_no = 1"],
+        &["One end"],
+    ),
+    (
+        &["INSERT INTO fairledger.pending (session_id, seed_no, nonce, kind, taken_at) VALUES ('{}', 1, 2, 'round', now())"],
+        &["Pending", "Rows"],
+    ),
+    (&["UPDATE fairledger.seeds SET pending = 1 WHERE session_id = '{}' AND seed_no = 1"], &["Pending"]),
+    (
+        &["INSERT INTO fairledger.settlements (session_id, seed_no, nonce, payout, settled_at) VALUES ('{}', 0, 6, 1, now())"],
+        &["Settlements"],
+    ),
+    (
+        &["INSERT INTO fairledger.steps (session_id, seed_no, nonce, step_index, step, stepped_at) VALUES ('{}', 0, 5, 9, '1', now())"],
+        &["Steps"],
+    ),
+    (
+        &["UPDATE fairledger.bets SET taken_at = (SELECT min(committed_at) - interval '1 second' FROM fairledger.seeds WHERE session_id = '{}')
+           WHERE session_id = '{}' AND seed_no = 0 AND nonce = 0"],
+        &["Times"],
+    ),
+    (&["UPDATE fairledger.seeds SET committed_at = live_at - interval '1 hour', live_at = live_at + interval '1 hour'
+        WHERE session_id = '{}' AND seed_no = 0"], &["Times"]),
+    (&["DELETE FROM fairledger.reveals WHERE session_id = '{}'"], &["Reveal"]),
+    (
+        &["ALTER TABLE fairledger.reveals DROP CONSTRAINT IF EXISTS reveals_match_commitment",
+          "UPDATE fairledger.reveals SET server_seed = sha256(server_seed) WHERE session_id = '{}'"],
+        &["Commitment"],
+    ),
+    (
+        &["ALTER TABLE fairledger.seeds DROP CONSTRAINT IF EXISTS seeds_discarded_without_bets",
+          "DELETE FROM fairledger.reveals WHERE session_id = '{}'",
+          "UPDATE fairledger.seeds SET status = 'discarded' WHERE session_id = '{}' AND seed_no = 0"],
+        &["Reveal"],
+    ),
+    (
+        &["ALTER TABLE fairledger.seeds DROP CONSTRAINT IF EXISTS seeds_retired_with_time",
+          "UPDATE fairledger.seeds SET retired_by = NULL WHERE session_id = '{}' AND seed_no = 0"],
+        &["Ending"],
+    ),
+    (&["DELETE FROM fairledger.commitments WHERE session_id = '{}' AND seed_no = 0"], &["Directory"]),
+    (&["DELETE FROM fairledger.commitments WHERE session_id = '{}' AND seed_no = 2"], &["Next seed"]),
+    (&["UPDATE fairledger.sessions SET status = 'closed', closed_at = now() WHERE session_id = '{}'"], &["Live seed", "Next seed"]),
+];
+
+#[tokio::test]
+async fn whatever_is_planted_is_found_by_its_name_and_nothing_else_is() {
+    let past = Past::new().await;
+    let mut ids = Vec::new();
+    for _ in PLANTED {
+        let mut player = past.session().await;
+        player.every_kind().await;
+        ids.push(player.id);
+    }
+    let mut sound = past.session().await;
+    sound.every_kind().await;
+    assert_eq!(everything(&past).await.1, []);
+    let mut expected = BTreeMap::<Uuid, Vec<&str>>::new();
+    for ((statements, checks), id) in PLANTED.iter().zip(&ids) {
+        for statement in *statements {
+            past.as_owner(&statement.replace("{}", &id.to_string())).await;
+        }
+        expected.insert(*id, checks.to_vec());
+    }
+    let (totals, findings) = everything(&past).await;
+    let mut found = BTreeMap::<Uuid, Vec<&str>>::new();
+    for finding in &findings {
+        found.entry(finding.session_id).or_default().push(&finding.check);
+    }
+    assert_eq!(found, expected, "{findings:#?}");
+    assert_eq!((totals.sessions, totals.seeds), (PLANTED.len() as u64 + 1, 2 * (PLANTED.len() as u64 + 1)));
+    for id in ids {
+        let mut named = failed(&coverage(&past, id).await).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let mut expected: Vec<_> = expected[&id].iter().map(|name| (*name).to_owned()).collect();
+        named.sort();
+        expected.sort();
+        assert_eq!(named, expected);
+    }
+    assert_eq!(failed(&coverage(&past, sound.id).await), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_seed_that_was_deleted_is_missed_by_its_bets_its_successor_and_the_directory_i7() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    let gone = player.every_kind().await;
+    past.as_owner("ALTER TABLE fairledger.reveals DROP CONSTRAINT reveals_seed_fkey").await;
+    past.as_owner("DELETE FROM fairledger.reveals").await;
+    past.as_owner("DELETE FROM fairledger.seeds WHERE seed_no = 0").await;
+    let (_, findings) = everything(&past).await;
+    let found: Vec<_> = findings.iter().map(|finding| (finding.check.as_str(), finding.seed_no)).collect();
+    assert_eq!(found, [("Directory", Some(1)), ("Seeds", Some(0)), ("Directory", Some(0))], "{findings:#?}");
+    assert!(findings[1].detail.starts_with("8 bets stand under seed 0"), "{}", findings[1].detail);
+    assert_eq!(findings[2].commitment, Some(gone));
+    assert_eq!(failed(&coverage(&past, player.id).await), ["Seeds", "Directory"]);
+}
+
+#[tokio::test]
+async fn a_next_seed_that_was_deleted_is_missed() {
+    let past = Past::new().await;
+    past.session().await;
+    past.as_owner("DELETE FROM fairledger.next_seeds").await;
+    let (_, findings) = everything(&past).await;
+    let found: Vec<_> = findings.iter().map(|finding| finding.check.as_str()).collect();
+    assert_eq!(found, ["Next seed", "Directory"]);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_is_noted_and_accuses_nobody() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    player.every_kind().await;
+    past.as_owner("UPDATE fairledger.bets SET taken_at = taken_at + interval '1 hour' WHERE seed_no = 0 AND nonce = 1")
+        .await;
+    assert_eq!(everything(&past).await.1, []);
+    let covered = coverage(&past, player.id).await;
+    let order = covered.seeds[0].checks.iter().find(|check| check.name == "Order").unwrap();
+    assert_eq!(order.state, State::Noted);
+    assert!(order.detail.starts_with("1 bet has an earlier time than the bet before it (nonce 2)"), "{}", order.detail);
+}
+
+#[tokio::test]
+async fn missing_nonces_are_listed_as_ranges_up_to_a_bound_i12() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    for _ in 0..3 {
+        player.play("dice", json!({})).await;
+    }
+    // Every second of a thousand, and none after.
+    past.as_owner(
+        "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, taken_at, result, cursor)
+         SELECT session_id, 0, n, 'p:' || n, 'played', 'dice', '{}', taken_at, '1', 0
+         FROM fairledger.bets, generate_series(4, 1000, 2) n WHERE nonce = 2",
+    )
+    .await;
+    past.as_owner("UPDATE fairledger.seeds SET next_nonce = 9007199254740991").await;
+    let covered = coverage(&past, player.id).await;
+    let seed = &covered.seeds[0];
+    assert_eq!(seed.missing.len(), RANGES_MAX as usize);
+    assert_eq!((seed.missing[0].from, seed.missing[0].to), (3, 3));
+    assert_eq!(seed.missing_total, 9_007_199_254_740_991 - 3 - 499);
+    assert_eq!(failed(&covered), ["Missing"]);
+}
+
+/// Random play of every kind: nothing is ever found, and the counts are those of a ledger kept aside.
+#[tokio::test(flavor = "multi_thread")]
+async fn sound_histories_are_clean() {
+    let past = Past::with(SeedsSettings { pending_max: 1_000, ..SeedsSettings::default() }, None).await;
+    let mut rng = SmallRng::seed_from_u64(11);
+    let (mut recorded, mut void, mut pending) = (0, 0, 0);
+    for _ in 0..12 {
+        let mut player = past.session().await;
+        let mut open = Vec::new();
+        for _ in 0..40 {
+            act(&mut player, &mut rng, &mut open, [&mut recorded, &mut void]).await;
+        }
+        if rng.random_bool(0.3) {
+            let rounds = open.iter().filter(|(_, round)| *round).count() as u64;
+            recorded += rounds;
+            void += open.len() as u64 - rounds;
+            player.close().await;
+        } else {
+            pending += open.len() as u64;
+        }
+    }
+    let store = PgSeedStore::new(past.seeds.clone());
+    let ttl = Duration::from_secs(3_600);
+    let session = PutSession {
+        session_id: Uuid::now_v7(),
+        server_seed: fairledger::gfs::ServerSeed::generate(),
+        client_seed: fairledger::gfs::ClientSeed::generate(),
+    };
+    store.put(&session, ttl, None).await.unwrap();
+    let commitment = session.server_seed.commitment();
+    store.reveal(session.session_id, &commitment, &session.server_seed, ttl).await.unwrap();
+
+    let (totals, findings) = everything(&past).await;
+    assert_eq!(findings, []);
+    assert_eq!((totals.recorded, totals.void, totals.pending), (recorded, void, pending));
+    assert_eq!(totals.handed_out, recorded + void + pending);
+    assert_eq!(totals.sessions, 13);
+}
+
+/// One random act; `open` holds the pending bets of the live seed, and whether each is a round.
+async fn act(
+    player: &mut Player<'_>,
+    rng: &mut SmallRng,
+    open: &mut Vec<(u64, bool)>,
+    [recorded, void]: [&mut u64; 2],
+) {
+    match rng.random_range(0..10) {
+        0..=3 => {
+            let bet = player.play("dice", json!({})).await;
+            *recorded += 1;
+            if rng.random_bool(0.5) {
+                player.settle(bet.record["nonce"].as_u64().unwrap(), "0.000000000000000001").await;
+            }
+        }
+        4 => {
+            let nonce = player.round("keno", json!({})).await;
+            player.step(nonce, 0, None).await;
+            open.push((nonce, true));
+        }
+        5 => {
+            let nonce = player.reserve().await;
+            open.push((nonce, false));
+        }
+        6 | 7 => {
+            let Some((nonce, round)) = open.pop() else { return };
+            if rng.random_bool(0.4) {
+                player.void(nonce, "no").await;
+                *void += 1;
+                return;
+            }
+            if round {
+                player.close_round(nonce, CloseOutcome::Cashout).await;
+            } else {
+                player.record(nonce, json!([1])).await;
+            }
+            *recorded += 1;
+        }
+        _ => {
+            if open.is_empty() {
+                let text = format!("text {}", rng.random_range(0..3));
+                player.change_client_seed(&text).await;
+            }
+        }
+    }
+}
