@@ -64,6 +64,8 @@ pub struct SeedFacts {
     pub has_predecessor: bool,
     /// The seed in clear, unchecked, and when it was revealed.
     pub reveal: Option<(ServerSeed, DateTime<Utc>)>,
+    /// The seed ended and its reveal is noted as still to be stored.
+    pub reveal_due: bool,
 }
 
 /// How many, and the first nonce of them.
@@ -164,9 +166,10 @@ impl<A: Access> Tx<A> {
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at, s.live_at, s.next_nonce, s.pending,
                       s.retired_at, s.retired_by, (c.commitment IS NOT NULL) AS "in_directory!",
                       (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?"
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s
                LEFT JOIN fairledger.reveals r ON r.session_id = s.session_id AND r.seed_no = s.seed_no
+               LEFT JOIN fairledger.reveals_due d ON d.session_id = s.session_id AND d.seed_no = s.seed_no
                LEFT JOIN fairledger.commitments c
                       ON c.commitment = s.commitment AND c.session_id = s.session_id AND c.seed_no = s.seed_no
                LEFT JOIN fairledger.seeds q ON q.session_id = s.session_id AND q.seed_no = s.seed_no - 1
@@ -200,6 +203,7 @@ impl<A: Access> Tx<A> {
                     in_directory: row.in_directory,
                     has_predecessor: row.has_predecessor,
                     reveal,
+                    reveal_due: row.reveal_due,
                 })
             })
             .collect()

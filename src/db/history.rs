@@ -459,12 +459,13 @@ pub enum Bound {
 }
 
 impl Tx<Change> {
-    /// Writes down a time before which no bet can be committed any more. Only ever forward.
+    /// Writes down a time before which no bet can be committed any more. What was found last counts, whether or not it is later: the
+    /// clock may have been set back.
     ///
     /// # Errors
     /// Those of the database.
     pub async fn advance_horizon(&mut self, as_of: DateTime<Utc>) -> Result<(), DbError> {
-        sqlx::query!("UPDATE fairledger.horizon SET as_of = $1 WHERE as_of < $1", as_of)
+        sqlx::query!("UPDATE fairledger.horizon SET as_of = $1 WHERE as_of <> $1", as_of)
             .execute(&mut *self.inner)
             .await?;
         Ok(())

@@ -477,7 +477,11 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
         }
         _ => None,
     };
-    checks.push(Check::unless("Reveal", reveal, "Revealed if it ended with bets, and not before it ended."));
+    checks.push(if seed.status == "revealed" && seed.reveal.is_none() && seed.reveal_due {
+        Check::new("Reveal", State::NotProvable, "The seed ended and its reveal is about to be stored.")
+    } else {
+        Check::unless("Reveal", reveal, "Revealed if it ended with bets, and not before it ended.")
+    });
     let ending = (seed.status != "live" && (seed.retired_at.is_none() || seed.retired_by.is_none()))
         .then(|| "The seed ended and nothing says when and by what.".to_owned())
         .or_else(|| {

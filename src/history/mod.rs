@@ -35,7 +35,6 @@ pub mod verify;
 mod walk;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -78,8 +77,6 @@ struct Inner {
     secret: ServiceSecret,
     settings: HistorySettings,
     exports: Arc<Semaphore>,
-    /// The latest time that was ever found to be complete in the service's own database, in Unix microseconds. It stays complete.
-    complete: AtomicI64,
 }
 
 impl std::fmt::Debug for History {
@@ -119,7 +116,7 @@ impl History {
     #[must_use]
     pub fn new(reader: Reader, secret: ServiceSecret, settings: HistorySettings) -> Self {
         let exports = Arc::new(Semaphore::new(settings.exports_max));
-        Self { inner: Arc::new(Inner { reader, secret, settings, exports, complete: AtomicI64::new(i64::MIN) }) }
+        Self { inner: Arc::new(Inner { reader, secret, settings, exports }) }
     }
 
     /// Where it reads.
@@ -147,20 +144,21 @@ impl History {
     /// The same; the snapshot may be idle for so long.
     async fn look_for(&self, name: &'static str, idle_max: Option<Duration>) -> Result<Looking, DbError> {
         let inner = &*self.inner;
-        // Read before the snapshot begins: what others find later may speak of commits that it does not have.
-        let mut known = i64::MIN;
-        if !inner.reader.is_replica() {
+        let found = if inner.reader.is_replica() {
+            None
+        } else {
             let mut tx = inner.reader.snapshot("history.in_flight").await?;
-            let found = tx.bets_in_flight().await?.as_of().map_or(i64::MIN, |as_of| as_of.timestamp_micros());
+            let in_flight = tx.bets_in_flight().await?;
             tx.rollback().await;
-            known = inner.complete.fetch_max(found, Ordering::SeqCst).max(found);
-        }
+            in_flight.as_of()
+        };
         let mut tx = match idle_max {
             Some(idle_max) => inner.reader.long_snapshot(name, idle_max).await?,
             None => inner.reader.snapshot(name).await?,
         };
         let (now, written) = tx.horizon().await?;
-        let as_of = DateTime::from_timestamp_micros(known).map_or(written, |known| known.max(written));
+        // Never later than now, and never what was found at another time: the clock may have been set back since.
+        let as_of = found.unwrap_or(written).min(now);
         Ok(Looking { tx, now, as_of })
     }
 }
