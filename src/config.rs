@@ -15,8 +15,10 @@ use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use crate::db::PoolSettings;
+use crate::db::group::GroupSettings;
 use crate::db::rights::Roles;
 use crate::gfs::SigningKey;
+use crate::history::HistorySettings;
 use crate::ledger::LedgerSettings;
 use crate::seeds::{KeyRing, SeedsSettings, ServiceSecret};
 
@@ -87,6 +89,8 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// What the owner connects to, for migrations and re-sealing; the same as `database_url` when not set.
     pub migrate_database_url: Option<DatabaseUrl>,
+    /// What history is read from; the database itself when not set.
+    pub replica_url: Option<DatabaseUrl>,
     /// Without `database_url`, refuse instead of running a private PostgreSQL.
     pub require_database: bool,
     /// Folder of PostgreSQL's server binaries for the private server.
@@ -105,6 +109,8 @@ pub struct Settings {
     pub seeds: SeedsSettings,
     /// Limits and times of the token ledger.
     pub ledger: LedgerSettings,
+    /// Bounds of queries and exports.
+    pub history: HistorySettings,
     /// Filter of the log, as `tracing-subscriber` reads it.
     pub log: String,
     /// Form of the log.
@@ -120,6 +126,7 @@ impl Settings {
         let read = Reader { sources };
         let timeout = DurationBounds { min: Duration::from_millis(10), max: Duration::from_secs(60 * 60) };
         let lifetime = DurationBounds { min: Duration::from_millis(100), max: Duration::from_secs(366 * 24 * 60 * 60) };
+        let group = read.group()?;
         Ok(Self {
             listen: read.required("listen", |text| {
                 text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8080".to_owned())
@@ -127,6 +134,7 @@ impl Settings {
             data_dir: read.required("data-dir", |text| Ok(PathBuf::from(text)))?,
             database_url: read.optional("database-url", parse_url)?,
             migrate_database_url: read.optional("migrate-database-url", parse_url)?,
+            replica_url: read.optional("replica-url", parse_url)?,
             require_database: read.required("require-database", values::boolean)?,
             pg_bin: read.optional("pg-bin", |text| Ok(PathBuf::from(text)))?,
             roles: read.roles()?,
@@ -146,13 +154,20 @@ impl Settings {
                 pending_max: read.required("pending-max", |text| values::integer(text, 1, 1_000))?,
                 sessions_per_address_max: read
                     .required("sessions-per-address", |text| values::integer(text, 1, 1_000_000))?,
+                group: group.clone(),
                 ..SeedsSettings::default()
             },
             ledger: LedgerSettings {
                 keys_live_max: read.required("keys-live-max", |text| values::integer(text, 1, 1_000))?,
                 window: read.required("token-window", |text| lifetime.read(text))?,
                 sweep_interval: read.required("sweep-interval", |text| lifetime.read(text))?,
+                group,
                 ..LedgerSettings::default()
+            },
+            history: HistorySettings {
+                exports_max: read.required("exports-max", |text| values::integer(text, 1, 1_000))? as usize, // at most 1,000
+                export_stall: read.required("export-stall", |text| timeout.read(text))?,
+                ..HistorySettings::default()
             },
             log: read.required("log", |text| {
                 tracing_subscriber::EnvFilter::try_new(text)
@@ -235,6 +250,17 @@ impl Reader<'_> {
             origin: "not set".to_owned(),
             reason: "is needed and has no default".to_owned(),
         })
+    }
+
+    fn group(&self) -> Result<Option<GroupSettings>, SettingError> {
+        let count = |name, max| self.required(name, |text| values::integer(text, 1, max));
+        let settings = GroupSettings {
+            queue_max: count("group-queue", 1_000_000)?,
+            batch_max: count("group-batch", 10_000)?,
+            writers: count("group-writers", 64)?,
+            ..GroupSettings::default()
+        };
+        Ok(self.required("group-commit", values::boolean)?.then_some(settings))
     }
 
     fn roles(&self) -> Result<Roles, SettingError> {

@@ -7,7 +7,7 @@
 //! | [`db`] | every SQL statement, the pools, migrations, rights |
 //! | [`ledger`] | single-use tokens: keys, spends, sweeping |
 //! | [`seeds`] | sessions, seeds, bets and rounds |
-//! | [`history`] | queries, export, coverage and evidence for disputes |
+//! | [`history`] | looking through the whole history, checking it, and evidence for disputes |
 //! | [`embedded`] | a private PostgreSQL in a data folder |
 //! | [`http`] | the HTTP API |
 //! | [`config`], [`telemetry`] | settings; logs |

@@ -8,6 +8,7 @@ use crate::db::DbError;
 use crate::db::migrate::MigrateError;
 use crate::embedded::EmbeddedError;
 use crate::history::HistoryError;
+use crate::history::verify::VerifyError;
 use crate::ledger::LedgerError;
 use crate::seeds::{SeedsError, StartError};
 
@@ -80,6 +81,9 @@ pub enum CliError {
     /// The token ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// A check of stored bets.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
     /// The database.
     #[error(transparent)]
     Db(#[from] DbError),

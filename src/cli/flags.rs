@@ -33,6 +33,7 @@ fn flag(id: &'static str, definition: &Definition, value_name: &'static str, hel
 fn ids(definition: &Definition) -> (Option<&'static str>, Option<&'static str>) {
     let file = match definition.name {
         "database-url" => Some("database-url-file"),
+        "replica-url" => Some("replica-url-file"),
         "migrate-database-url" => Some("migrate-database-url-file"),
         "seed-keys" => Some("seed-keys-file"),
         "secret" => Some("secret-file"),

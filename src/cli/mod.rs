@@ -26,6 +26,7 @@ mod data_dir;
 mod database;
 mod demo;
 mod error;
+mod export;
 mod flags;
 mod forget_player;
 mod key;
@@ -69,6 +70,8 @@ enum Command {
     Bundle(bundle::Args),
     /// Sever an operator's name for a player from the sessions that carry it
     ForgetPlayer(forget_player::Args),
+    /// Write the history, or what of it fits the filters, to a file
+    Export(export::Args),
     /// Look after the keys that seal server seeds
     #[command(subcommand)]
     SeedKeys(seed_keys::Command),
@@ -115,6 +118,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::Coverage(args) => coverage::run(&settings, &args).await,
             Command::Bundle(args) => bundle::run(&settings, &args).await,
             Command::ForgetPlayer(args) => forget_player::run(&settings, &args).await,
+            Command::Export(args) => export::run(&settings, &args).await,
             Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
             Command::Key(command) => key::run(&settings, command).await,
             Command::Sweep(args) => sweep::run(&settings, &args).await,

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{DatabaseUrl, Settings};
 use crate::db::rights::Roles;
 use crate::db::tokens::Scope;
-use crate::db::{Datastore, migrate};
+use crate::db::{Datastore, Reader, migrate};
+use crate::history::History;
 use crate::http::auth::{ApiToken, new_token_id};
 use crate::http::{self, App, HttpSettings};
 use crate::ledger::Ledger;
@@ -51,6 +52,7 @@ pub(super) struct Args {
 struct Service {
     seeds: Seeds,
     ledger: Ledger,
+    history: History,
     /// The private PostgreSQL.
     private: Option<PrivateServer>,
 }
@@ -108,13 +110,21 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
         ensure_admin_token(&store, token).await?;
     }
     let Keys { ring, secret, signing_key, admin_token: _ } = keys;
+    let reader = match &settings.replica_url {
+        Some(url) => {
+            tracing::info!("history is read from a replica");
+            Reader::replica(url.expose(), &settings.pool)?
+        }
+        None => Reader::from(&store),
+    };
+    let history = History::new(reader, secret.clone(), settings.history);
     if signing_key.is_none() {
         tracing::warn!("no signing key is set: records are not signed");
     }
     let seeds = Seeds::start(store.clone(), ring, secret, signing_key, settings.seeds).await?;
     let private = private.map(|server| PrivateServer::new(server, settings.data_dir, settings.pg_bin, store.clone()));
     let ledger = Ledger::new(store, settings.ledger);
-    Ok(Service { seeds, ledger, private })
+    Ok(Service { seeds, ledger, history, private })
 }
 
 async fn migrated(owner: &DatabaseUrl, roles: &Roles) -> Result<(), CliError> {
@@ -199,14 +209,15 @@ fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {
 
 /// Serves until it is told to stop, or until the private server is lost for good.
 async fn serve(listener: TcpListener, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
-    let Service { seeds, ledger, private } = service;
+    let Service { seeds, ledger, history, private } = service;
     let stop = CancellationToken::new();
     let settings = HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() };
-    let app = App::new(seeds.clone(), ledger.clone(), settings);
+    let app = App::with_history(seeds.clone(), ledger.clone(), history.clone(), settings);
     let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
     let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
+    let horizon = tokio::spawn(maintain::keep_horizon(seeds.clone(), stop.clone()));
     let sweeping = tokio::spawn({
-        let stop = stop.clone();
+        let (ledger, stop) = (ledger.clone(), stop.clone());
         async move { ledger.sweep_until(stop).await }
     });
     let mut looking_after = std::pin::pin!(private::look_after(private, stop.clone()));
@@ -225,8 +236,12 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     let stopping = async {
         // Its time is bounded by its own setting.
         let served = http.await;
-        let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(maintenance, sweeping) }).await;
-        let _ = tokio::time::timeout(CLOSE_MAX, seeds.datastore().close()).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(maintenance, horizon, sweeping) }).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async { tokio::join!(seeds.stop(), ledger.stop()) }).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async {
+            tokio::join!(history.reader().close(), seeds.datastore().close())
+        })
+        .await;
         let server = match lost {
             None => looking_after.await?,
             Some(lost) => lost?,

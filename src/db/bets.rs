@@ -4,6 +4,7 @@ use bigdecimal::BigDecimal;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::writer::BatchTx;
 use super::{DbError, Tx, corrupt, decode};
 
 /// How a bet gets its result.
@@ -157,6 +158,130 @@ impl Tx {
         match inserted {
             0 | 1 => Ok(inserted == 1),
             rows => decode::exactly_one("bet", rows).map(|()| true),
+        }
+    }
+}
+
+/// Many bets, column by column.
+#[derive(Default)]
+struct Columns<'a> {
+    session_id: Vec<Uuid>,
+    seed_no: Vec<i32>,
+    nonce: Vec<i64>,
+    bet_ref: Vec<&'a str>,
+    kind: Vec<&'static str>,
+    game: Vec<&'a str>,
+    params: Vec<&'a str>,
+    selection: Vec<Option<&'a str>>,
+    stake: Vec<Option<String>>,
+    currency: Vec<Option<&'a str>>,
+    context: Vec<Option<&'a str>>,
+    rules_id: Vec<Option<&'a str>>,
+    rules_sha256: Vec<Option<&'a [u8]>>,
+    floats: Vec<Option<i32>>,
+    taken_at: Vec<DateTime<Utc>>,
+    expires_at: Vec<Option<DateTime<Utc>>>,
+    result: Vec<Option<&'a str>>,
+    cursor: Vec<Option<i32>>,
+    signature: Vec<Option<&'a [u8]>>,
+    signing_key_no: Vec<Option<i32>>,
+}
+
+impl<'a> Columns<'a> {
+    fn push(&mut self, bet: &NewBet<'a>) {
+        let signature = bet.result.and_then(|result| result.signature.as_ref());
+        self.session_id.push(bet.key.session_id);
+        self.seed_no.push(bet.key.seed_no);
+        self.nonce.push(bet.key.nonce_i64());
+        self.bet_ref.push(bet.bet_ref);
+        self.kind.push(bet.kind.as_str());
+        self.game.push(bet.game);
+        self.params.push(bet.params);
+        self.selection.push(bet.selection);
+        self.stake.push(bet.stake.map(BigDecimal::to_plain_string));
+        self.currency.push(bet.currency);
+        self.context.push(bet.context);
+        self.rules_id.push(bet.rules.map(|rules| rules.id.as_str()));
+        self.rules_sha256.push(bet.rules.map(|rules| rules.sha256.as_slice()));
+        self.floats.push(bet.rules.map(|rules| rules.floats.cast_signed()));
+        self.taken_at.push(bet.taken_at);
+        self.expires_at.push(bet.expires_at);
+        self.result.push(bet.result.map(|result| result.result.as_str()));
+        self.cursor.push(bet.result.map(|result| result.cursor.cast_signed()));
+        self.signature.push(signature.map(|signature| signature.signature.as_slice()));
+        self.signing_key_no.push(signature.map(|signature| signature.signing_key_no));
+    }
+}
+
+impl BatchTx<'_> {
+    /// Stores many bets, by session and nonce; gives how many. Those whose session has a bet of the reference already are left out.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_bets(&mut self, bets: &[NewBet<'_>]) -> Result<usize, DbError> {
+        let mut rows = Columns::default();
+        bets.iter().for_each(|bet| rows.push(bet));
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context,
+                 rules_id, rules_sha256, floats, taken_at, expires_at, result, cursor, signature, signing_key_no)
+             SELECT session_id, seed_no, nonce, bet_ref, kind, game, params::json, selection::json, stake::numeric, currency, context::json,
+                 rules_id, rules_sha256, floats, taken_at, expires_at, result::json, cursor, signature, signing_key_no
+             FROM unnest($1::uuid[], $2::integer[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+                 $10::text[], $11::text[], $12::text[], $13::bytea[], $14::integer[], $15::timestamptz[], $16::timestamptz[],
+                 $17::text[], $18::integer[], $19::bytea[], $20::integer[])
+                 AS t (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context, rules_id,
+                 rules_sha256, floats, taken_at, expires_at, result, cursor, signature, signing_key_no)
+             ON CONFLICT (session_id, bet_ref) DO NOTHING",
+            &rows.session_id,
+            &rows.seed_no,
+            &rows.nonce,
+            &rows.bet_ref as &[&str],
+            &rows.kind as &[&str],
+            &rows.game as &[&str],
+            &rows.params as &[&str],
+            &rows.selection as &[Option<&str>],
+            &rows.stake as &[Option<String>],
+            &rows.currency as &[Option<&str>],
+            &rows.context as &[Option<&str>],
+            &rows.rules_id as &[Option<&str>],
+            &rows.rules_sha256 as &[Option<&[u8]>],
+            &rows.floats as &[Option<i32>],
+            &rows.taken_at,
+            &rows.expires_at as &[Option<DateTime<Utc>>],
+            &rows.result as &[Option<&str>],
+            &rows.cursor as &[Option<i32>],
+            &rows.signature as &[Option<&[u8]>],
+            &rows.signing_key_no as &[Option<i32>],
+        )
+        .execute(self.connection())
+        .await?
+        .rows_affected();
+        usize::try_from(inserted).map_err(|_| corrupt("bet", "more rows inserted than sent"))
+    }
+
+    /// Whether each of many bets, in the order given, was left out by [`BatchTx::insert_bets`]: its reference names another one.
+    ///
+    /// # Errors
+    /// Those of the database; corruption when one is not there at all.
+    pub async fn left_out(&mut self, bets: &[NewBet<'_>]) -> Result<Vec<bool>, DbError> {
+        let mut rows = Columns::default();
+        bets.iter().for_each(|bet| rows.push(bet));
+        let stored = sqlx::query_scalar!(
+            r#"SELECT (b.seed_no, b.nonce) IS DISTINCT FROM (t.seed_no, t.nonce) AS "other!"
+               FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[]) WITH ORDINALITY AS t (session_id, bet_ref, seed_no, nonce, place)
+               LEFT JOIN fairledger.bets b ON b.session_id = t.session_id AND b.bet_ref = t.bet_ref
+               ORDER BY t.place"#,
+            &rows.session_id,
+            &rows.bet_ref as &[&str],
+            &rows.seed_no,
+            &rows.nonce,
+        )
+        .fetch_all(self.connection())
+        .await?;
+        if stored.len() == bets.len() {
+            Ok(stored)
+        } else {
+            Err(corrupt("bet", format!("{} rows for {} references", stored.len(), bets.len())))
         }
     }
 }

@@ -319,36 +319,6 @@ impl<A: Access> Tx<A> {
         .collect()
     }
 
-    /// Reads a page of all bets in the order of their places, from just above the given one. A row that cannot be decoded is given as
-    /// its error, so that one of them does not hide the others.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn bets_after(
-        &mut self,
-        above: Option<BetKey>,
-        limit: i64,
-    ) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
-        // The planner takes most of the table for what it must read, and then joins by reading everything; for a page the joins by index
-        // are the same work at any depth.
-        sqlx::query!("SELECT set_config('enable_hashjoin', 'off', true) AS hash, set_config('enable_mergejoin', 'off', true) AS merge")
-            .fetch_one(&mut *self.inner)
-            .await?;
-        let above = above.unwrap_or(BetKey { session_id: Uuid::nil(), seed_no: -1, nonce: 0 });
-        details!(
-            "WHERE (session_id, seed_no, nonce) > ($1, $2, $3) ORDER BY session_id, seed_no, nonce LIMIT $4",
-            above.session_id,
-            above.seed_no,
-            above.nonce_i64(),
-            limit,
-        )
-        .fetch_all(&mut *self.inner)
-        .await?
-        .into_iter()
-        .map(|row| Ok((row.key()?, row.decode())))
-        .collect()
-    }
-
     /// Reads the bets of given places, in the order given. A row that cannot be decoded is given as its error.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ pub mod bootstrap;
 pub mod coverage;
 mod decode;
 pub mod details;
+pub mod group;
 pub mod history;
 pub mod keys;
 pub mod migrate;
@@ -22,6 +23,7 @@ pub mod outcomes;
 pub mod pending;
 pub mod quota;
 pub mod rights;
+pub mod scan;
 pub mod seed_keys;
 pub mod seeds;
 pub mod sessions;
@@ -29,6 +31,7 @@ pub mod signing_keys;
 pub mod spends;
 pub mod steps;
 pub mod tokens;
+pub mod writer;
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -69,10 +72,10 @@ impl Default for PoolSettings {
 }
 
 /// What went wrong between us and PostgreSQL. Messages carry no row values.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DbError {
-    /// No connection was free in time. Nothing was done.
-    #[error("no database connection was free in time")]
+    /// No connection was free in time, or too many wait already. Nothing was done.
+    #[error("too many requests wait for the database")]
     Overloaded,
     /// The database could not be reached or refused to work. Nothing was persisted.
     #[error("the database is unavailable: {0}")]
@@ -160,6 +163,8 @@ pub fn understands_url(url: &str) -> bool {
 pub struct Datastore {
     pool: PgPool,
     begin: String,
+    acquire_timeout: Duration,
+    statement_timeout: Duration,
     transaction_pooler: bool,
 }
 
@@ -171,18 +176,23 @@ fn connect_options(url: &str, transaction_pooler: bool) -> Result<PgConnectOptio
     Ok(if transaction_pooler { options.statement_cache_capacity(0) } else { options })
 }
 
+fn pool_options(url: &str, settings: &PoolSettings) -> Result<(PgPoolOptions, PgConnectOptions), DbError> {
+    let options = connect_options(url, settings.transaction_pooler)?;
+    let pool = PgPoolOptions::new().max_connections(settings.connections_max).acquire_timeout(settings.acquire_timeout);
+    Ok((pool, options))
+}
+
 impl Datastore {
     /// Opens the pool.
     ///
     /// # Errors
     /// A URL that cannot be read, or a database that cannot be reached.
     pub async fn connect(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
-        let options = connect_options(url, settings.transaction_pooler)?;
-        let pool = PgPoolOptions::new()
-            .max_connections(settings.connections_max)
-            .acquire_timeout(settings.acquire_timeout)
-            .connect_with(options)
-            .await?;
+        let (pool, options) = pool_options(url, settings)?;
+        Ok(Self::over(pool.connect_with(options).await?, settings))
+    }
+
+    fn over(pool: PgPool, settings: &PoolSettings) -> Self {
         // SET LOCAL ends with the transaction, so nothing is left behind in a pooled session; sent together with BEGIN it costs no
         // round trip. The idle limit frees the locks of a transaction whose client vanished.
         let begin = format!(
@@ -192,7 +202,13 @@ impl Datastore {
             settings.lock_timeout.as_millis(),
             (settings.statement_timeout * 2).as_millis(),
         );
-        Ok(Self { pool, begin, transaction_pooler: settings.transaction_pooler })
+        Self {
+            pool,
+            begin,
+            acquire_timeout: settings.acquire_timeout,
+            statement_timeout: settings.statement_timeout,
+            transaction_pooler: settings.transaction_pooler,
+        }
     }
 
     /// Makes new connections lead elsewhere; those open stay as they are.
@@ -225,6 +241,12 @@ impl Datastore {
     async fn snapshot_with(&self, name: &'static str, settings: &str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
         Ok(Tx { inner: self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?, name, access: PhantomData })
+    }
+
+    /// A connection of its own for one transaction after the other, made when it is first used. It waits for locks no longer than
+    /// `lock_timeout`; `settings` are PostgreSQL's, by name.
+    pub fn writer(&self, lock_timeout: Duration, settings: &[(&str, &str)]) -> writer::Writer {
+        writer::Writer::new(self.clone(), lock_timeout, settings)
     }
 
     /// Whether the database answers.
@@ -262,12 +284,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a pool on a replica.
+    /// Makes a pool for a replica. It connects when it is first read from: a replica that is away keeps nobody from betting.
     ///
     /// # Errors
-    /// As [`Datastore::connect`].
-    pub async fn replica(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
-        Ok(Self { store: Datastore::connect(url, settings).await?, replica: true })
+    /// A URL that cannot be read.
+    pub fn replica(url: &str, settings: &PoolSettings) -> Result<Self, DbError> {
+        let (pool, options) = pool_options(url, settings)?;
+        Ok(Self { store: Datastore::over(pool.connect_lazy_with(options), settings), replica: true })
     }
 
     /// Whether it may be behind the database that changes are made in.
@@ -337,21 +360,7 @@ impl Tx {
     /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
     pub async fn commit(self) -> Result<(), DbError> {
         let name = self.name;
-        self.inner.commit().await.map_err(|error| {
-            let unknown = match &error {
-                // A backend that is told to go while it commits may have committed already.
-                sqlx::Error::Database(error) => {
-                    error.code().is_none_or(|code| code.starts_with("57P") || code.starts_with("08"))
-                }
-                _ => true,
-            };
-            if unknown {
-                tracing::warn!(transaction = name, "the answer to a commit was lost");
-                DbError::OutcomeUnknown(error.to_string())
-            } else {
-                DbError::from(error)
-            }
-        })
+        self.inner.commit().await.map_err(|error| commit_error(name, error))
     }
 
     /// The connection, for what also runs inside a caller's own transaction.
@@ -367,6 +376,23 @@ impl<A: Access> Tx<A> {
         if let Err(error) = self.inner.rollback().await {
             tracing::debug!(transaction = self.name, %error, "rollback on a lost connection");
         }
+    }
+}
+
+/// What a commit that failed came to.
+fn commit_error(transaction: &'static str, error: sqlx::Error) -> DbError {
+    let unknown = match &error {
+        // A backend that is told to go while it commits may have committed already.
+        sqlx::Error::Database(error) => {
+            error.code().is_none_or(|code| code.starts_with("57P") || code.starts_with("08"))
+        }
+        _ => true,
+    };
+    if unknown {
+        tracing::warn!(transaction, "the answer to a commit was lost");
+        DbError::OutcomeUnknown(error.to_string())
+    } else {
+        DbError::from(error)
     }
 }
 

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::bets::{BetKey, BetKind};
 use super::seeds::LockedSeed;
+use super::writer::BatchTx;
 use super::{Access, DbError, Tx, decode};
 
 /// A pending bet's row.
@@ -247,5 +248,51 @@ impl Tx {
             })
         })
         .collect()
+    }
+}
+
+/// A pending row to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPending {
+    /// The bet.
+    pub key: BetKey,
+    /// Round or reservation.
+    pub kind: BetKind,
+    /// The bet's.
+    pub taken_at: DateTime<Utc>,
+    /// When a reservation is void.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl BatchTx<'_> {
+    /// Stores pending rows. A reservation has an expiry, a round none.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_pendings(&mut self, bets: &[NewPending]) -> Result<(), DbError> {
+        let session_ids: Vec<Uuid> = bets.iter().map(|bet| bet.key.session_id).collect();
+        let seed_nos: Vec<i32> = bets.iter().map(|bet| bet.key.seed_no).collect();
+        let nonces: Vec<i64> = bets.iter().map(|bet| bet.key.nonce_i64()).collect();
+        let kinds: Vec<&str> = bets.iter().map(|bet| bet.kind.as_str()).collect();
+        let taken: Vec<DateTime<Utc>> = bets.iter().map(|bet| bet.taken_at).collect();
+        let expiries: Vec<Option<DateTime<Utc>>> = bets.iter().map(|bet| bet.expires_at).collect();
+        let inserted = sqlx::query!(
+            "INSERT INTO fairledger.pending (session_id, seed_no, nonce, kind, taken_at, expires_at)
+             SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bigint[], $4::text[], $5::timestamptz[], $6::timestamptz[])",
+            &session_ids,
+            &seed_nos,
+            &nonces,
+            &kinds as &[&str],
+            &taken,
+            &expiries as &[Option<DateTime<Utc>>],
+        )
+        .execute(self.connection())
+        .await?
+        .rows_affected();
+        if inserted == bets.len() as u64 {
+            Ok(())
+        } else {
+            Err(super::corrupt("pending bet", format!("{inserted} rows stored of {}", bets.len())))
+        }
     }
 }

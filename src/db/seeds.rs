@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::sessions::LockedSession;
+use super::writer::BatchTx;
 use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
@@ -224,6 +225,19 @@ pub struct ReservedNonce {
     pub sealed: SealedSeed,
     /// When: by the database's clock, and later than the commitment whatever that clock did.
     pub taken_at: DateTime<Utc>,
+}
+
+/// How many nonces of a seed a batch wants, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The session.
+    pub session_id: Uuid,
+    /// The seed that must be live.
+    pub commitment: Commitment,
+    /// Bets.
+    pub bets: u32,
+    /// How many of them will be pending.
+    pub pending: u32,
 }
 
 macro_rules! seed_row {
@@ -685,3 +699,68 @@ impl Tx {
         decode::exactly_one("reveal", inserted)
     }
 }
+
+impl BatchTx<'_> {
+    /// Hands out nonces of many seeds in one statement, with the guards of [`Tx::reserve_nonce`]: gives each seed's first, for the
+    /// place in `wanted`, in no order. A seed that any guard fails for is left out, and nothing of it is counted.
+    ///
+    /// Every seed at most once and sorted by session, as all batches take their rows. The planner is kept from any other order by the
+    /// settings in [`ORDERED`].
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn reserve_nonces(
+        &mut self,
+        wanted: &[Wanted],
+        epoch: i32,
+        pending_max: u32,
+    ) -> Result<Vec<(usize, ReservedNonce)>, DbError> {
+        debug_assert!(wanted.is_sorted_by(|a, b| (a.session_id, a.commitment) < (b.session_id, b.commitment)));
+        let session_ids: Vec<Uuid> = wanted.iter().map(|seed| seed.session_id).collect();
+        let commitments: Vec<&[u8]> = wanted.iter().map(|seed| seed.commitment.as_bytes().as_slice()).collect();
+        let bets: Vec<i64> = wanted.iter().map(|seed| i64::from(seed.bets)).collect();
+        let pending: Vec<i32> = wanted.iter().map(|seed| seed.pending.cast_signed()).collect();
+        // The clock is read as RETURNING is evaluated: after the row was updated, so after the transaction has its id.
+        let rows = sqlx::query!(
+            r#"UPDATE fairledger.seeds s SET next_nonce = s.next_nonce + t.bets, pending = s.pending + t.pending
+               FROM unnest($1::uuid[], $2::bytea[], $3::bigint[], $4::integer[]) WITH ORDINALITY
+                    AS t (session_id, commitment, bets, pending, place)
+               WHERE s.session_id = t.session_id AND s.commitment = t.commitment AND s.status = 'live' AND s.epoch = $5
+                 AND s.next_nonce + t.bets <= 9007199254740991 AND (t.pending = 0 OR s.pending + t.pending <= $6)
+               RETURNING t.place AS "place!", s.seed_no, s.next_nonce - t.bets AS "nonce!", s.client_seed AS "client_seed!",
+                         s.sealed_seed, s.seal_key_id,
+                         greatest(clock_timestamp(), s.committed_at + interval '1 microsecond', s.live_at) AS "taken_at!""#,
+            &session_ids,
+            &commitments as &[&[u8]],
+            &bets,
+            &pending,
+            epoch,
+            i32::try_from(pending_max).unwrap_or(i32::MAX),
+        )
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let place = usize::try_from(row.place - 1).map_err(|_| corrupt("seed", "a place before the first"))?;
+                let reserved = ReservedNonce {
+                    seed_no: row.seed_no,
+                    nonce: decode::unsigned("seed", row.nonce)?,
+                    client_seed: decode::client_seed("seed", &row.client_seed)?,
+                    sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
+                    taken_at: row.taken_at,
+                };
+                Ok((place, reserved))
+            })
+            .collect()
+    }
+}
+
+/// Settings of a session in which [`BatchTx::reserve_nonces`] takes its rows in the order that it is given: with these the planner has no
+/// way left but to look each one up by the index. A locking subquery would do the same, at the price of writing every row twice.
+pub const ORDERED: &[(&str, &str)] = &[
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+];

@@ -1,5 +1,7 @@
 //! The public keys that records were signed with.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 
 use super::{Access, DbError, Tx, decode};
@@ -32,6 +34,19 @@ impl<A: Access> Tx<A> {
                     valid_until: row.valid_until,
                 })
             })
+            .collect()
+    }
+
+    /// The public keys by the numbers that rows with a signature name them by.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn signers(&mut self) -> Result<HashMap<i32, [u8; 32]>, DbError> {
+        sqlx::query!("SELECT signing_key_no, signer FROM fairledger.signing_keys")
+            .fetch_all(&mut *self.inner)
+            .await?
+            .into_iter()
+            .map(|row| Ok((row.signing_key_no, decode::array("signing key", &row.signer)?)))
             .collect()
     }
 }

@@ -4,7 +4,7 @@
 //! key's state by the very statement that inserts) and I13: no statement here fails in a way that makes PostgreSQL log its values. A
 //! bare INSERT that met a unique violation would.
 //!
-//! How a spend is inserted is decided in [`insert`] and [`Tx::insert_spends`] alone. On Citus the two become: take a transaction id,
+//! How a spend is inserted is decided in [`insert`] and [`insert_many`] alone. On Citus the two become: take a transaction id,
 //! read the keys, then INSERT ... VALUES ... ON CONFLICT DO NOTHING in the same transaction.
 
 use sqlx::PgConnection;
@@ -113,35 +113,35 @@ pub async fn isolation(connection: &mut PgConnection) -> Result<String, DbError>
         .await?)
 }
 
-impl Tx {
-    /// Spends those of many tokens that are not spent and whose keys accept them this instant; gives how many. Every token at most
-    /// once, and in the order of all callers: sorted by key and nonce, or two batches would wait for each other.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn insert_spends(&mut self, spends: &[SpendRow<'_>]) -> Result<usize, DbError> {
-        debug_assert!(spends.is_sorted_by(|a, b| (a.key_id, a.nonce) < (b.key_id, b.nonce)));
-        let (key_ids, nonces, spend_ids) = columns(spends);
-        // No RETURNING: it costs a third of the throughput, and most batches are fresh throughout.
-        let inserted = sqlx::query!(
-            "INSERT INTO fairledger.spends (expires_at, key_no, spend_id, nonce)
-             SELECT k.redeem_until, k.key_no, t.spend_id, t.nonce
-             FROM unnest($1::text[], $2::bytea[], $3::uuid[]) WITH ORDINALITY AS t (key_id, nonce, spend_id, place)
-             JOIN fairledger.token_keys k ON k.key_id = t.key_id
-             WHERE k.state = 'open' AND clock_timestamp() >= k.redeem_from AND clock_timestamp() < k.redeem_until
-             ORDER BY t.place
-             ON CONFLICT DO NOTHING",
-            &key_ids as &[&str],
-            &nonces as &[&[u8]],
-            &spend_ids,
-        )
-        .execute(&mut *self.inner)
-        .await
-        .map_err(insert_error)?
-        .rows_affected();
-        usize::try_from(inserted).map_err(|_| corrupt("spend", "more rows inserted than sent"))
-    }
+/// Spends those of many tokens that are not spent and whose keys accept them this instant; gives how many. Every token at most
+/// once, and in the order of all callers: sorted by key and nonce, or two batches would wait for each other.
+///
+/// # Errors
+/// Those of the database.
+pub async fn insert_many(connection: &mut PgConnection, spends: &[SpendRow<'_>]) -> Result<usize, DbError> {
+    debug_assert!(spends.is_sorted_by(|a, b| (a.key_id, a.nonce) < (b.key_id, b.nonce)));
+    let (key_ids, nonces, spend_ids) = columns(spends);
+    // No RETURNING: it costs a third of the throughput, and most batches are fresh throughout.
+    let inserted = sqlx::query!(
+        "INSERT INTO fairledger.spends (expires_at, key_no, spend_id, nonce)
+         SELECT k.redeem_until, k.key_no, t.spend_id, t.nonce
+         FROM unnest($1::text[], $2::bytea[], $3::uuid[]) WITH ORDINALITY AS t (key_id, nonce, spend_id, place)
+         JOIN fairledger.token_keys k ON k.key_id = t.key_id
+         WHERE k.state = 'open' AND clock_timestamp() >= k.redeem_from AND clock_timestamp() < k.redeem_until
+         ORDER BY t.place
+         ON CONFLICT DO NOTHING",
+        &key_ids as &[&str],
+        &nonces as &[&[u8]],
+        &spend_ids,
+    )
+    .execute(connection)
+    .await
+    .map_err(insert_error)?
+    .rows_affected();
+    usize::try_from(inserted).map_err(|_| corrupt("spend", "more rows inserted than sent"))
+}
 
+impl Tx {
     /// Takes back a spend that stands under this very spend id, unless its key is swept; gives whether it did.
     ///
     /// # Errors

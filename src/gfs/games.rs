@@ -194,8 +194,15 @@ impl Play {
         self.game.param().into_iter().map(|rule| (rule.name.to_owned(), json::number(self.param))).collect()
     }
 
-    /// A parameter that is a whole number, checked to be at most 100.
-    fn count(&self) -> usize {
+    /// The game's one parameter, within its bounds; 0 for a game without.
+    #[must_use]
+    pub const fn param(&self) -> f64 {
+        self.param
+    }
+
+    /// The same where it is a whole number, checked to be at most 100.
+    #[must_use]
+    pub const fn whole_param(&self) -> usize {
         self.param as usize
     }
 
@@ -204,10 +211,10 @@ impl Play {
     pub fn float_count(&self) -> usize {
         match self.game {
             Game::Dice | Game::Limbo | Game::Roulette | Game::Wheel => 1,
-            Game::Plinko => self.count(),
+            Game::Plinko => self.whole_param(),
             Game::Mines => MINES_TILES - 1,
             Game::Keno => KENO_NUMBERS - 1,
-            Game::Blackjack | Game::Hilo => DECK * self.count() - 1,
+            Game::Blackjack | Game::Hilo => DECK * self.whole_param() - 1,
         }
     }
 
@@ -235,13 +242,13 @@ impl Play {
             Game::Roulette => GameResult::Number((next() * 37.0).floor()),
             Game::Wheel => GameResult::Number((next() * self.param).floor()),
             Game::Plinko => {
-                let path: Vec<u8> = (0..self.count()).map(|_| u8::from(next() >= 0.5)).collect();
+                let path: Vec<u8> = (0..self.whole_param()).map(|_| u8::from(next() >= 0.5)).collect();
                 let bucket = path.iter().copied().map(u32::from).sum();
                 GameResult::Plinko { path, bucket }
             }
-            Game::Mines => GameResult::Positions(first_ascending(MINES_TILES, floats, self.count(), 0)),
-            Game::Keno => GameResult::Positions(first_ascending(KENO_NUMBERS, floats, self.count(), 1)),
-            Game::Blackjack | Game::Hilo => GameResult::Cards(shuffled(DECK * self.count(), floats, |items| {
+            Game::Mines => GameResult::Positions(first_ascending(MINES_TILES, floats, self.whole_param(), 0)),
+            Game::Keno => GameResult::Positions(first_ascending(KENO_NUMBERS, floats, self.whole_param(), 1)),
+            Game::Blackjack | Game::Hilo => GameResult::Cards(shuffled(DECK * self.whole_param(), floats, |items| {
                 items.iter().copied().map(Card::at).collect()
             })),
         }
@@ -287,6 +294,16 @@ impl GameResult {
         }
     }
 
+    /// Whether a text is the result as canonical JSON.
+    #[must_use]
+    pub fn is_canonical(&self, text: &[u8]) -> bool {
+        match self {
+            // The commonest by far, without building anything.
+            Self::Number(number) => json::number_is(*number, text),
+            Self::Plinko { .. } | Self::Positions(_) | Self::Cards(_) => self.canonical().as_bytes() == text,
+        }
+    }
+
     /// The result as canonical JSON, the form in which results are compared.
     #[must_use]
     pub fn canonical(&self) -> String {
@@ -314,6 +331,27 @@ mod tests {
     fn refused(game: &str, params: Value, field: &str) {
         let error = Play::new(game, Some(&params)).expect_err(field);
         assert_eq!(error.field, field, "{error}");
+    }
+
+    #[test]
+    fn a_text_is_canonical_exactly_if_it_is_the_canonical_text() {
+        let results = [
+            GameResult::Number(0.0),
+            GameResult::Number(-0.0),
+            GameResult::Number(100.0),
+            GameResult::Number(31.11),
+            GameResult::Number(85_740_000.0),
+            GameResult::Plinko { path: vec![0, 1], bucket: 1 },
+            GameResult::Positions(vec![3, 24]),
+            GameResult::Cards(vec![Card::at(0), Card::at(51)]),
+        ];
+        for result in results {
+            let text = result.canonical();
+            assert!(result.is_canonical(text.as_bytes()), "{text}");
+            for other in [format!("{text} "), format!("{text}0"), text[1..].to_owned(), String::new()] {
+                assert!(!result.is_canonical(other.as_bytes()), "{other}");
+            }
+        }
     }
 
     #[test]

@@ -77,6 +77,12 @@ pub fn number(n: f64) -> Value {
     }
 }
 
+/// Whether a text is the finite number as canonical JSON has it.
+#[must_use]
+pub fn number_is(n: f64, text: &[u8]) -> bool {
+    n.is_finite() && ryu_js::Buffer::new().format(n).as_bytes() == text
+}
+
 /// The value with every number as [`parse`] would have left it, for a value that another reader made (a `jsonb` column,
 /// `serde_json` itself).
 #[must_use]

@@ -49,6 +49,12 @@ impl Card {
         Self((position % DECK as u16) as u8)
     }
 
+    /// Its place in an unshuffled deck, 0 to 51: suit * 13 + rank.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     /// Rank then suit, such as `TD`.
     #[must_use]
     pub const fn label(self) -> &'static str {

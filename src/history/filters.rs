@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, SubsecRound as _, Utc};
 use serde::Serialize;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::HistoryError;
@@ -83,10 +84,21 @@ impl Filters {
         if placed { Order::Place } else { Order::Time }
     }
 
+    /// Whether everything fits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.to_json().as_object().is_none_or(serde_json::Map::is_empty)
+    }
+
+    /// The filters that there are, by name.
+    pub(super) fn to_json(&self) -> Value {
+        // Only texts and numbers: it can always be written.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
     /// One text for the same filters.
     pub(super) fn canonical(&self) -> String {
-        // Only texts and numbers: it can always be written.
-        json::canonical(&serde_json::to_value(self).unwrap_or_default())
+        json::canonical(&self.to_json())
     }
 
     pub(super) fn wanted_state(&self) -> Option<WantedState> {

@@ -1,4 +1,4 @@
-//! Looking through the whole history: queries and exports for dispute teams, from a replica where there is one.
+//! The whole history: queries and exports for dispute teams, from a replica where there is one, and checking all of it.
 //!
 //! Keeps I6 and I11 (an answer is made from revealed seeds and recorded results only), I8 (it reads through a [`Reader`], which gives no
 //! transaction that could change a row) and I12 (a page looks at so many rows at the most; exports are counted).
@@ -11,6 +11,10 @@
 //! | `filters` | what is asked for, and in which order it comes |
 //! | `walk` | which index is walked for it, and how far |
 //! | `pages` | pages and their tokens, single bets |
+//! | `export`, `format` | everything in one file, line by line |
+//! | `resume` | what is left of an export that broke off |
+//! | `verify` | recomputing stored bets from their revealed seeds |
+//! | `distribution` | whether results are spread as their game says |
 //! | `coverage` | whether every nonce that was handed out is accounted for |
 //! | `bundle` | the evidence of one bet, and its check without a database |
 //! | `check` | a check and what it came to |
@@ -19,16 +23,23 @@
 pub mod bundle;
 mod check;
 pub mod coverage;
+pub mod distribution;
 pub mod error;
+pub mod export;
 pub mod filters;
+pub mod format;
 pub mod model;
 mod pages;
+pub mod resume;
+pub mod verify;
 mod walk;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use tokio::sync::Semaphore;
 
 pub use check::{Check, State};
 pub use error::HistoryError;
@@ -44,11 +55,15 @@ use crate::seeds::ServiceSecret;
 pub struct HistorySettings {
     /// Rows that one page looks at, about, before it is answered as it is.
     pub examined_max: usize,
+    /// Exports under way at the most.
+    pub exports_max: usize,
+    /// An export whose reader takes nothing for so long is cut off.
+    pub export_stall: Duration,
 }
 
 impl Default for HistorySettings {
     fn default() -> Self {
-        Self { examined_max: 20_000 }
+        Self { examined_max: 20_000, exports_max: 2, export_stall: Duration::from_secs(60) }
     }
 }
 
@@ -62,6 +77,7 @@ struct Inner {
     reader: Reader,
     secret: ServiceSecret,
     settings: HistorySettings,
+    exports: Arc<Semaphore>,
     /// The latest time that was ever found to be complete in the service's own database, in Unix microseconds. It stays complete.
     complete: AtomicI64,
 }
@@ -102,7 +118,8 @@ impl History {
     /// Over the database that is to be read.
     #[must_use]
     pub fn new(reader: Reader, secret: ServiceSecret, settings: HistorySettings) -> Self {
-        Self { inner: Arc::new(Inner { reader, secret, settings, complete: AtomicI64::new(i64::MIN) }) }
+        let exports = Arc::new(Semaphore::new(settings.exports_max));
+        Self { inner: Arc::new(Inner { reader, secret, settings, exports, complete: AtomicI64::new(i64::MIN) }) }
     }
 
     /// Where it reads.
@@ -124,6 +141,11 @@ impl History {
     /// committed by then. Where that cannot be told (another role's transaction), and on a replica, which cannot see the transactions of its
     /// primary, what the services wrote down stands in: it was found in the same way, and is replayed after the commits that it speaks of.
     pub(crate) async fn look(&self, name: &'static str) -> Result<Looking, DbError> {
+        self.look_for(name, None).await
+    }
+
+    /// The same; the snapshot may be idle for so long.
+    async fn look_for(&self, name: &'static str, idle_max: Option<Duration>) -> Result<Looking, DbError> {
         let inner = &*self.inner;
         // Read before the snapshot begins: what others find later may speak of commits that it does not have.
         let mut known = i64::MIN;
@@ -133,16 +155,10 @@ impl History {
             tx.rollback().await;
             known = inner.complete.fetch_max(found, Ordering::SeqCst).max(found);
         }
-        self.begin(name, known, None).await
-    }
-
-    async fn begin(
-        &self,
-        name: &'static str,
-        known: i64,
-        _long: Option<std::time::Duration>,
-    ) -> Result<Looking, DbError> {
-        let mut tx = self.inner.reader.snapshot(name).await?;
+        let mut tx = match idle_max {
+            Some(idle_max) => inner.reader.long_snapshot(name, idle_max).await?,
+            None => inner.reader.snapshot(name).await?,
+        };
         let (now, written) = tx.horizon().await?;
         let as_of = DateTime::from_timestamp_micros(known).map_or(written, |known| known.max(written));
         Ok(Looking { tx, now, as_of })

@@ -240,6 +240,11 @@ fn bearer(parts: &Parts) -> Option<ApiToken> {
 }
 
 impl<N> Access<N> {
+    /// What the endpoints work on.
+    pub(super) fn app(&self) -> &App {
+        &self.app
+    }
+
     /// Reads something, for as long as a request may take.
     ///
     /// # Errors

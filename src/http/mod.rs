@@ -49,7 +49,7 @@ use self::auth::TokenCache;
 use self::problem::{Code, Problem};
 use crate::db::{Datastore, Reader};
 use crate::history::{History, HistorySettings};
-use crate::ledger::Ledger;
+use crate::ledger::SpendLedger;
 use crate::seeds::Seeds;
 
 /// Bounds and times of the HTTP API.
@@ -123,7 +123,7 @@ pub struct App {
 
 struct Inner {
     seeds: Seeds,
-    ledger: Ledger,
+    ledger: Arc<dyn SpendLedger>,
     history: History,
     settings: HttpSettings,
     readiness: Readiness,
@@ -137,7 +137,7 @@ struct Inner {
 impl App {
     /// Over started services; ready from the beginning. History is read in the services' own database.
     #[must_use]
-    pub fn new(seeds: Seeds, ledger: Ledger, settings: HttpSettings) -> Self {
+    pub fn new(seeds: Seeds, ledger: impl SpendLedger + 'static, settings: HttpSettings) -> Self {
         let reader = Reader::from(seeds.datastore());
         let history = History::new(reader, seeds.secret().clone(), HistorySettings::default());
         Self::with_history(seeds, ledger, history, settings)
@@ -145,10 +145,15 @@ impl App {
 
     /// The same, with history from elsewhere.
     #[must_use]
-    pub fn with_history(seeds: Seeds, ledger: Ledger, history: History, settings: HttpSettings) -> Self {
+    pub fn with_history(
+        seeds: Seeds,
+        ledger: impl SpendLedger + 'static,
+        history: History,
+        settings: HttpSettings,
+    ) -> Self {
         let inner = Inner {
             seeds,
-            ledger,
+            ledger: Arc::new(ledger),
             history,
             readiness: Readiness::default(),
             health: health::Checked::default(),
@@ -169,8 +174,8 @@ impl App {
 
     /// Single-use tokens.
     #[must_use]
-    pub fn ledger(&self) -> &Ledger {
-        &self.inner.ledger
+    pub fn ledger(&self) -> &dyn SpendLedger {
+        &*self.inner.ledger
     }
 
     /// The whole history, read-only.

@@ -1,9 +1,18 @@
-//! The whole history, for dispute teams: queries by any filter, single bets.
+//! The whole history, for dispute teams: queries by any filter, single bets, exports.
 //!
-//! Keeps I12: a page looks at so many rows at the most, and says where to go on.
+//! Keeps I12: a page looks at so many rows at the most, and says where to go on. An export is read no faster than its client takes it, and
+//! is cut off when that takes nothing.
 
-use axum::response::Response;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::Stream;
 use serde::Deserialize;
+use tokio::sync::mpsc;
+use tracing::Instrument as _;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -12,74 +21,85 @@ use super::auth::{Access, Dispute};
 use super::input::{Nothing, Path, Query};
 use super::openapi::problems;
 use super::problem::Problem;
+use super::serve::Cut;
 use super::sessions::{Limit, limit};
 use super::wire::{Digits, GivenTime, NonceDigits, SessionId};
 use super::{App, ok};
 use crate::gfs::seed::Commitment;
+use crate::history::export::{ExportError, ExportRequest, ExportSink, SinkClosed};
+use crate::history::format::Format;
 use crate::history::model::{RecordFound, RecordPage};
 use crate::history::{Filters, PageRequest};
 use crate::seeds::model::BetStatus;
 use crate::seeds::values::{BetRef, GameName, PlayerRef, Timestamp};
 
 pub(super) fn endpoints() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(record))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(export)).routes(routes!(record))
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListQuery {
-    /// Bets of this session.
-    #[param(value_type = Option<SessionId>, inline)]
-    session_id: Option<SessionId>,
-    /// Bets under this seed.
-    #[param(value_type = Option<Commitment>, inline)]
-    commitment: Option<Commitment>,
-    /// The bet with this nonce; only with `commitment`.
-    #[param(value_type = Option<NonceDigits>, inline)]
-    nonce: Option<NonceDigits>,
-    /// Bets on this game.
-    #[param(value_type = Option<GameName>, inline)]
-    game: Option<GameName>,
-    /// Bets of all sessions of this player.
-    #[param(value_type = Option<PlayerRef>, inline)]
-    player_ref: Option<PlayerRef>,
-    /// Bets of this reference, in any session.
-    #[param(value_type = Option<BetRef>, inline)]
-    bet_ref: Option<BetRef>,
-    /// Bets taken at this time or later.
-    #[param(value_type = Option<GivenTime>, inline)]
-    from: Option<GivenTime>,
-    /// Bets taken before this time.
-    #[param(value_type = Option<GivenTime>, inline)]
-    to: Option<GivenTime>,
-    /// Bets in this state when the page is read. A reservation past its time is void.
-    #[param(value_type = Option<BetStatus>, inline)]
-    status: Option<BetStatus>,
+/// A query with all filters and some parameters of its own; serde cannot flatten one struct into another and refuse what is unknown.
+macro_rules! filtered_query {
+    ($name:ident { $($own:tt)* }) => {
+        #[derive(Deserialize, IntoParams)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        #[into_params(parameter_in = Query)]
+        struct $name {
+            /// Bets of this session.
+            #[param(value_type = Option<SessionId>, inline)]
+            session_id: Option<SessionId>,
+            /// Bets under this seed.
+            #[param(value_type = Option<Commitment>, inline)]
+            commitment: Option<Commitment>,
+            /// The bet with this nonce; only with `commitment`.
+            #[param(value_type = Option<NonceDigits>, inline)]
+            nonce: Option<NonceDigits>,
+            /// Bets on this game.
+            #[param(value_type = Option<GameName>, inline)]
+            game: Option<GameName>,
+            /// Bets of all sessions of this player.
+            #[param(value_type = Option<PlayerRef>, inline)]
+            player_ref: Option<PlayerRef>,
+            /// Bets of this reference, in any session.
+            #[param(value_type = Option<BetRef>, inline)]
+            bet_ref: Option<BetRef>,
+            /// Bets taken at this time or later.
+            #[param(value_type = Option<GivenTime>, inline)]
+            from: Option<GivenTime>,
+            /// Bets taken before this time.
+            #[param(value_type = Option<GivenTime>, inline)]
+            to: Option<GivenTime>,
+            /// Bets in this state when they are read. A reservation past its time is void.
+            #[param(value_type = Option<BetStatus>, inline)]
+            status: Option<BetStatus>,
+            $($own)*
+        }
+
+        impl $name {
+            fn filters(&self) -> Filters {
+                let time = |time: &Option<GivenTime>| time.map(|GivenTime(time)| Timestamp(time));
+                Filters {
+                    session_id: self.session_id.map(|SessionId(id)| id),
+                    player_ref: self.player_ref.clone(),
+                    commitment: self.commitment,
+                    nonce: self.nonce.map(|Digits(nonce)| nonce),
+                    bet_ref: self.bet_ref.clone(),
+                    game: self.game.clone(),
+                    status: self.status,
+                    from: time(&self.from),
+                    to: time(&self.to),
+                }
+            }
+        }
+    };
+}
+
+filtered_query!(ListQuery {
     /// `nextAfter` of the page before, with the same filters.
     after: Option<String>,
     /// Bets on the page at the most; 50 when absent.
     #[param(value_type = Option<Limit>, inline)]
     limit: Option<Limit>,
-}
-
-impl ListQuery {
-    fn into_request(self) -> PageRequest {
-        let time = |time: Option<GivenTime>| time.map(|GivenTime(time)| Timestamp(time));
-        let filters = Filters {
-            session_id: self.session_id.map(|SessionId(id)| id),
-            player_ref: self.player_ref,
-            commitment: self.commitment,
-            nonce: self.nonce.map(|Digits(nonce)| nonce),
-            bet_ref: self.bet_ref,
-            game: self.game,
-            status: self.status,
-            from: time(self.from),
-            to: time(self.to),
-        };
-        PageRequest { filters, after: self.after, limit: limit(self.limit) }
-    }
-}
+});
 
 problems!(ListProblems: ANY TOKEN);
 
@@ -95,9 +115,102 @@ problems!(ListProblems: ANY TOKEN);
 #[utoipa::path(get, path = "/v1/records", tag = "history", operation_id = "listRecords", security(("bearer" = ["dispute"])),
     params(ListQuery), responses((status = 200, description = "A page", body = RecordPage), ListProblems))]
 async fn list(access: Access<Dispute>, Query(query): Query<ListQuery>) -> Result<Response, Problem> {
-    let request = query.into_request();
+    let request = PageRequest { filters: query.filters(), limit: limit(query.limit), after: query.after };
     let page = access.read(|app| async move { app.history().page(request).await }).await?;
     Ok(ok(&page))
+}
+
+filtered_query!(ExportQuery {
+    /// `ndjson` or `csv`.
+    #[param(value_type = Format, inline)]
+    format: Format,
+});
+
+problems!(ExportProblems: ANY TOKEN);
+
+/// Everything that fits, in one stream
+///
+/// The same filters and the same two orders as `/v1/records`, ascending. One snapshot. The first line is a header, the last one a
+/// trailer with the number of records and the SHA-256 of all bytes before it. What ends otherwise is not whole: where the service can
+/// still say so, in a line of type `failed`, and the transfer is broken off besides.
+#[utoipa::path(get, path = "/v1/records/export", tag = "history", operation_id = "exportRecords", security(("bearer" = ["dispute"])),
+    params(ExportQuery),
+    responses((status = 200, description = "The stream", content(
+        (String = "application/x-ndjson"), (String = "text/csv; charset=utf-8; header=present"))), ExportProblems))]
+async fn export(
+    access: Access<Dispute>,
+    cut: Option<Extension<Cut>>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Problem> {
+    let request = ExportRequest { filters: query.filters(), format: query.format, resume: None };
+    let export = access.read(|app| async move { app.history().export(request).await }).await?;
+    let (format, stall) = (export.format(), access.app().history().settings().export_stall);
+    let (sender, receiver) = mpsc::channel(PIECES);
+    let mut sink = ClientSink { sender, stall, cut: cut.map(|Extension(cut)| cut) };
+    let task = async move {
+        match export.write_to(&mut sink).await {
+            Ok(records) => tracing::info!(records, "exported"),
+            Err(ExportError::Sink(error)) => tracing::info!(%error, "an export was given up"),
+            Err(error) => {
+                tracing::warn!(%error, "an export broke off");
+                // Without the end of the stream the client cannot take it for whole.
+                let broken = std::io::Error::other("the export broke off");
+                let _ = tokio::time::timeout(stall, sink.sender.send(Err(broken))).await;
+            }
+        }
+        // Its place among the requests under way is kept until here.
+        drop(access);
+    };
+    tokio::spawn(task.instrument(tracing::Span::current()));
+    let name = format!("attachment; filename=\"fairledger-export.{}\"", format.extension());
+    let headers = [(CONTENT_TYPE, format.media_type()), (CONTENT_DISPOSITION, name.as_str())];
+    Ok((headers, Body::from_stream(pieces(receiver))).into_response())
+}
+
+/// Pieces under way to the client.
+const PIECES: usize = 2;
+
+/// The longest piece, in bytes: what a client must take within the time that it may stall.
+const PIECE_BYTES: usize = 64 * 1024;
+
+type Piece = Result<Bytes, std::io::Error>;
+
+/// Hands an export to the connection, piece by piece.
+struct ClientSink {
+    sender: mpsc::Sender<Piece>,
+    stall: Duration,
+    cut: Option<Cut>,
+}
+
+impl ExportSink for ClientSink {
+    async fn take(&mut self, bytes: Vec<u8>, _records: u64) -> Result<(), SinkClosed> {
+        let mut bytes = Bytes::from(bytes);
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
+            match tokio::time::timeout(self.stall, self.sender.send(Ok(piece))).await {
+                Ok(sent) => sent.map_err(|_| SinkClosed)?,
+                Err(_) => {
+                    // The connection waits for its client, and would for ever.
+                    if let Some(cut) = &self.cut {
+                        cut.now();
+                    }
+                    return Err(SinkClosed);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Piece> {
+    futures_util::stream::unfold(receiver, |mut receiver| async {
+        let piece = receiver.recv().await?;
+        if piece.is_err() {
+            // Lets the connection send what it has: the line that says why.
+            tokio::task::yield_now().await;
+        }
+        Some((piece, receiver))
+    })
 }
 
 /// The bet of a path.

@@ -6,12 +6,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 use super::{App, HttpSettings, router};
 
@@ -23,6 +26,16 @@ const STREAMS_MAX: u32 = 128;
 
 /// How long to wait after a failure to accept: usually the process is out of file descriptors, and trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Cuts the connection that a request came over. Answers wait for their client; only they know when it has been too long.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cut(CancellationToken);
+
+impl Cut {
+    pub(super) fn now(&self) {
+        self.0.cancel();
+    }
+}
 
 /// Serves until `shutdown` resolves. Then nothing more is accepted, requests under way end (those that take longer than
 /// [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
@@ -57,11 +70,23 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
             tracing::debug!(%error, "a connection ended at once");
             continue;
         }
-        let service = TowerToHyperService::new(router.clone());
+        let cut = Cut::default();
+        let service = TowerToHyperService::new(router.clone().map_request({
+            let cut = cut.clone();
+            move |mut request: Request<_>| {
+                request.extensions_mut().insert(cut.clone());
+                request
+            }
+        }));
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                }
+                () = cut.0.cancelled() => tracing::debug!("a connection was cut: its client takes nothing"),
             }
             drop(place);
         });

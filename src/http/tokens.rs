@@ -18,9 +18,7 @@ use super::openapi::problems;
 use super::problem::Problem;
 use super::wire::GivenTime;
 use super::{App, created, ok};
-use crate::ledger::{
-    BatchResult, ChangedKey, Key, KeyId, KeyRequest, Outcome, Spend, SpendId, SpendLedger as _, Token, TokenNonce,
-};
+use crate::ledger::{BatchResult, ChangedKey, Key, KeyId, KeyRequest, Outcome, Spend, SpendId, Token, TokenNonce};
 use crate::seeds::values::Timestamp;
 
 /// How long anyone may keep the list of keys. What is accepted is decided by the ledger, whatever a list says.

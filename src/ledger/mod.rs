@@ -34,6 +34,8 @@ pub use sweep::SweepCounts;
 pub use values::{KeyId, Spend, SpendId, Token, TokenNonce};
 
 use crate::db::Datastore;
+pub use crate::db::group::GroupSettings;
+use crate::db::group::{Group, GroupStats, Routing};
 pub use crate::db::keys::KeyState;
 
 /// Tokens in one batch at the most.
@@ -50,6 +52,8 @@ pub struct LedgerSettings {
     pub sweep_interval: Duration,
     /// How long one try to drop a partition waits for transactions in its way, 5 s at the most. No lock is held meanwhile.
     pub sweep_wait: Duration,
+    /// Spends of many callers are committed together; none: each in a transaction of its own.
+    pub group: Option<GroupSettings>,
 }
 
 impl Default for LedgerSettings {
@@ -59,6 +63,7 @@ impl Default for LedgerSettings {
             window: Duration::from_secs(30 * 60 * 60),
             sweep_interval: Duration::from_secs(60),
             sweep_wait: Duration::from_secs(2),
+            group: Some(GroupSettings::default()),
         }
     }
 }
@@ -128,6 +133,7 @@ pub struct Ledger {
 struct Inner {
     store: Datastore,
     settings: LedgerSettings,
+    group: Option<Group<spends::SpendGroup>>,
     counters: sweep::Counters,
 }
 
@@ -140,7 +146,21 @@ impl std::fmt::Debug for Ledger {
 impl Ledger {
     /// On a migrated database.
     pub fn new(store: Datastore, settings: LedgerSettings) -> Self {
-        Self { inner: Arc::new(Inner { store, settings, counters: sweep::Counters::default() }) }
+        let group = settings.group.clone();
+        let group = group.map(|group| Group::new(store.clone(), spends::SpendGroup, group, Routing::Any));
+        Self { inner: Arc::new(Inner { store, settings, group, counters: sweep::Counters::default() }) }
+    }
+
+    /// What committing in groups did so far; none when spends go alone.
+    pub fn group_stats(&self) -> Option<GroupStats> {
+        self.inner.group.as_ref().map(Group::stats)
+    }
+
+    /// Takes no more single spends, and commits those that wait.
+    pub async fn stop(&self) {
+        if let Some(group) = &self.inner.group {
+            group.close().await;
+        }
     }
 
     /// The datastore beneath.

@@ -2,7 +2,10 @@
 //!
 //! Keeps I1 and I2: the statement that inserts judges the key; what could not be inserted is looked at by a second statement, and tried
 //! again, a bounded number of times, when nothing was in the way any more. Keeps I9: an answer leaves after the commit; when that is
-//! lost, [`DbError::OutcomeUnknown`](crate::db::DbError::OutcomeUnknown) says so, and the same spend again tells.
+//! lost, [`DbError::OutcomeUnknown`] says so, and the same spend again tells.
+//!
+//! One spend goes with others in one transaction where the settings have a group, and in a transaction of its own otherwise. The rules
+//! are the same, and so are the statements: a group is a batch of strangers.
 
 use sqlx::PgConnection;
 
@@ -10,9 +13,11 @@ use super::error::changed_meanwhile;
 use super::judge::{Verdict, judge, outcome};
 use super::values::Spend;
 use super::{BatchResult, Ledger, LedgerError, Outcome, Spent, check_batch};
+use crate::db::group::{Reply, Work};
 use crate::db::keys::KeyState;
 use crate::db::spends::{self, SpendRow, Standing};
-use crate::db::{Tx, transaction};
+use crate::db::writer::Writer;
+use crate::db::{DbError, Tx, transaction};
 
 /// How often one transaction tries to insert a spend before it gives way.
 const LOOKS_MAX: u32 = 8;
@@ -70,6 +75,11 @@ async fn look_at(connection: &mut PgConnection, spend: &Spend) -> Result<Standin
 
 impl Ledger {
     pub(super) async fn spend_one(&self, spend: &Spend) -> Result<Spent, LedgerError> {
+        if let Some(group) = &self.inner.group
+            && let Reply::Done(spent) = group.submit(0, spend.clone()).await?
+        {
+            return spent;
+        }
         transaction!(self.inner.store, "spend", |tx| insert_or_explain(tx.connection(), spend).await)
     }
 
@@ -90,8 +100,47 @@ impl Ledger {
     }
 }
 
+/// Spends what callers queued, as one batch.
+#[derive(Debug)]
+pub(super) struct SpendGroup;
+
+impl Work for SpendGroup {
+    type Item = Spend;
+    type Answer = Result<Spent, LedgerError>;
+    // The statement is always the same and its plan too: planning it anew would cost more than a few rows.
+    const SESSION: &'static [(&'static str, &'static str)] = &[("plan_cache_mode", "force_generic_plan")];
+
+    async fn commit(&self, writer: &mut Writer, items: &[Spend]) -> Result<Vec<Reply<Self::Answer>>, DbError> {
+        let batch = Batch::new(items);
+        let mut tx = writer.begin("spend.group").await?;
+        let standings = match insert_and_look(tx.connection(), &batch).await {
+            Ok(standings) => standings,
+            Err(error) => {
+                tx.rollback().await;
+                return Err(error);
+            }
+        };
+        tx.commit().await?;
+        let results = batch.results(&standings).into_iter();
+        Ok(results.map(reply).collect())
+    }
+}
+
+fn reply(result: BatchResult) -> Reply<Result<Spent, LedgerError>> {
+    let BatchResult { outcome, spend_id, replayed } = result;
+    Reply::Done(match outcome {
+        Outcome::Fresh => Ok(Spent { spend_id, replayed }),
+        Outcome::UnknownKey => Err(LedgerError::UnknownKey),
+        Outcome::KeyExpired => Err(LedgerError::KeyExpired),
+        Outcome::KeyNotYetValid => Err(LedgerError::KeyNotYetValid),
+        Outcome::AlreadySpent => Err(LedgerError::AlreadySpent),
+        // What was in its way is gone. Inserting it now would take locks out of order.
+        Outcome::NotSpent => return Reply::Alone,
+    })
+}
+
 async fn spend_many_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult>, LedgerError> {
-    let standings = insert_and_look(tx, batch).await?;
+    let standings = insert_and_look(tx.connection(), batch).await?;
     let results: Vec<_> = batch.results(&standings);
     // Inserting the rest now would take locks out of order: everything again.
     if results.iter().any(|result| result.outcome == Outcome::NotSpent) {
@@ -107,7 +156,7 @@ async fn spend_together_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchRe
         let standings = spends::look(tx.connection(), &batch.rows).await?;
         return Err(LedgerError::BatchRefused { results: batch.results_with_repeats_refused(&standings) });
     }
-    let standings = insert_and_look(tx, batch).await?;
+    let standings = insert_and_look(tx.connection(), batch).await?;
     let results = batch.results(&standings);
     if results.iter().any(refused) {
         // The error rolls back what was inserted here. Those tokens are told as of the look, like the others: as if nobody had asked,
@@ -134,11 +183,11 @@ async fn spend_together_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchRe
 }
 
 /// Inserts what can be inserted and gives what then stands of each token of the batch; none when everything was inserted.
-async fn insert_and_look(tx: &mut Tx, batch: &Batch<'_>) -> Result<Option<Vec<Standing>>, LedgerError> {
-    if tx.insert_spends(&batch.rows).await? == batch.rows.len() {
+async fn insert_and_look(connection: &mut PgConnection, batch: &Batch<'_>) -> Result<Option<Vec<Standing>>, DbError> {
+    if spends::insert_many(connection, &batch.rows).await? == batch.rows.len() {
         return Ok(None);
     }
-    Ok(Some(spends::look(tx.connection(), &batch.rows).await?))
+    Ok(Some(spends::look(connection, &batch.rows).await?))
 }
 
 async fn give_back_in(tx: &mut Tx, spend: &Spend) -> Result<(), LedgerError> {

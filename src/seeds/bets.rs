@@ -3,6 +3,7 @@
 //! Keeps I3 and I4 (the nonce and the stored bet are one transaction), I9 (what is answered is committed) and I11 (a concealed result
 //! is not even calculated, and an outside game's floats are shown only once everything they decide is bound).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -11,13 +12,16 @@ use uuid::Uuid;
 
 use super::answer::{bet_answer, bet_meta, stored_play};
 use super::error::{Attempt, SeedsError, settle_it};
+use super::group::BetItem;
 use super::model::{BetAnswer, Reservation};
 use super::values::{BetRef, BoundedJson, Currency, InvalidValue, JSON_BYTES_MAX, Money, OutsideGame, Timestamp};
 use super::{Seeds, missing};
-use crate::db::bets::{BetKey, BetKind, NewBet, RulesRow};
+use crate::db::bets::{BetKey, BetKind, NewBet, ResultRow, RulesRow};
 use crate::db::details::{BetDetails, BetState};
+use crate::db::group::Reply;
 use crate::db::seeds::{ReservedNonce, SeedStatus};
 use crate::db::{DbError, Tx};
+use crate::gfs::floats::SeedPair;
 use crate::gfs::games::Play;
 use crate::gfs::record::{GAME_UNBOUND, OUTSIDE_FLOATS_MAX, Rules};
 use crate::gfs::seed::{Commitment, NONCE_MAX};
@@ -94,33 +98,54 @@ impl ReservationRequest {
 }
 
 /// Everything that a bet of any kind binds, in the form in which it is compared and stored.
-struct Binding<'a> {
-    commitment: Commitment,
-    bet_ref: &'a str,
-    kind: BetKind,
-    game: &'a str,
+pub(super) struct Binding {
+    pub(super) commitment: Commitment,
+    pub(super) bet_ref: String,
+    pub(super) kind: BetKind,
+    game: String,
     params: Map<String, Value>,
-    wager: &'a Wager,
+    /// The same as canonical JSON.
+    params_json: String,
+    wager: Wager,
     rules: Option<RulesRow>,
     /// The play of a GFS game.
-    play: Option<&'a Play>,
+    play: Option<Play>,
 }
 
-impl Binding<'_> {
+impl Binding {
     /// Whether a stored bet is this very one: equal as canonical JSON with defaults filled in, money compared as numbers. The
     /// commitment is not part of it: the same reference after a rotation finds the same bet.
-    fn is(&self, bet: &BetDetails) -> bool {
+    pub(super) fn is(&self, bet: &BetDetails) -> bool {
         let same_json = |ours: Option<&BoundedJson>, stored: Option<&Value>| {
             ours.map(BoundedJson::canonical) == stored.map(json::canonical).as_deref()
         };
         self.kind == bet.kind
             && self.game == bet.game
-            && json::canonical_map(&self.params) == json::canonical_map(&bet.params)
+            && self.params_json == json::canonical_map(&bet.params)
             && same_json(self.wager.selection.as_ref(), bet.selection.as_ref())
             && self.wager.stake.as_ref().map(Money::as_decimal) == bet.stake.as_ref()
             && self.wager.currency.as_ref().map(Currency::as_str) == bet.currency.as_deref()
             && same_json(self.wager.context.as_ref(), bet.context.as_ref())
             && self.rules == bet.rules
+    }
+
+    /// The row to store.
+    pub(super) fn row<'a>(&'a self, bet: &'a BetDetails, result: Option<&'a ResultRow>) -> NewBet<'a> {
+        NewBet {
+            key: bet.key,
+            bet_ref: &self.bet_ref,
+            kind: self.kind,
+            game: &self.game,
+            params: &self.params_json,
+            selection: self.wager.selection.as_ref().map(BoundedJson::canonical),
+            stake: bet.stake.as_ref(),
+            currency: bet.currency.as_deref(),
+            context: self.wager.context.as_ref().map(BoundedJson::canonical),
+            rules: self.rules.as_ref(),
+            taken_at: bet.taken_at,
+            expires_at: bet.expires_at,
+            result,
+        }
     }
 }
 
@@ -128,6 +153,8 @@ impl Binding<'_> {
 pub(super) struct Taken {
     pub(super) bet: BetDetails,
     pub(super) replayed: bool,
+    /// What it is calculated with; known where the bet was taken just now.
+    pub(super) pair: Option<SeedPair>,
 }
 
 impl Seeds {
@@ -137,17 +164,19 @@ impl Seeds {
     /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::BetRefReused`], [`SeedsError::SessionClosed`],
     /// [`SeedsError::CommitmentChanged`], [`SeedsError::NonceExhausted`], [`SeedsError::TooManyPending`]; and the database's.
     pub async fn take_bet(&self, session_id: Uuid, request: &BetRequest) -> Result<BetAnswer, SeedsError> {
+        let params = request.game.play.params();
         let binding = Binding {
             commitment: request.commitment,
-            bet_ref: request.bet_ref.as_str(),
+            bet_ref: request.bet_ref.as_str().to_owned(),
             kind: if request.game.conceal { BetKind::Round } else { BetKind::Played },
-            game: request.game.play.game().name(),
-            params: request.game.play.params(),
-            wager: &request.wager,
+            game: request.game.play.game().name().to_owned(),
+            params_json: json::canonical_map(&params),
+            params,
+            wager: request.wager.clone(),
             rules: None,
-            play: Some(&request.game.play),
+            play: Some(request.game.play),
         };
-        let taken = self.take(session_id, &binding).await?;
+        let taken = self.take(session_id, Arc::new(binding)).await?;
         Ok(bet_answer(&taken.bet, taken.replayed))
     }
 
@@ -159,11 +188,12 @@ impl Seeds {
         request.validate().map_err(|(field, error)| SeedsError::invalid(field, error))?;
         let binding = Binding {
             commitment: request.commitment,
-            bet_ref: request.bet_ref.as_str(),
+            bet_ref: request.bet_ref.as_str().to_owned(),
             kind: BetKind::Reservation,
-            game: request.game.as_str(),
+            game: request.game.as_str().to_owned(),
             params: request.params.clone(),
-            wager: &request.wager,
+            params_json: json::canonical_map(&request.params),
+            wager: request.wager.clone(),
             rules: Some(RulesRow {
                 id: request.rules.id.clone(),
                 sha256: request.rules.sha256,
@@ -171,7 +201,7 @@ impl Seeds {
             }),
             play: None,
         };
-        let taken = self.take(session_id, &binding).await?;
+        let taken = self.take(session_id, Arc::new(binding)).await?;
         self.reservation(taken).await
     }
 
@@ -184,28 +214,36 @@ impl Seeds {
     ) -> Result<u64, SeedsError> {
         let binding = Binding {
             commitment,
-            bet_ref: bet_ref.as_str(),
+            bet_ref: bet_ref.as_str().to_owned(),
             kind: BetKind::Reservation,
-            game: GAME_UNBOUND,
+            game: GAME_UNBOUND.to_owned(),
             params: Map::new(),
-            wager: &Wager::default(),
+            params_json: json::canonical_map(&Map::new()),
+            wager: Wager::default(),
             rules: None,
             play: None,
         };
-        Ok(self.take(session_id, &binding).await?.bet.key.nonce)
+        Ok(self.take(session_id, Arc::new(binding)).await?.bet.key.nonce)
     }
 
-    async fn take(&self, session_id: Uuid, binding: &Binding<'_>) -> Result<Taken, SeedsError> {
-        let mut taken = self.try_take(session_id, binding).await;
+    async fn take(&self, session_id: Uuid, binding: Arc<Binding>) -> Result<Taken, SeedsError> {
+        let mut taken = self.try_take(session_id, &binding).await;
         if matches!(taken, Err(SeedsError::TooManyPending)) && self.void_expired_of(session_id).await? > 0 {
             // Reservations that expired are pending no more, swept or not.
-            taken = self.try_take(session_id, binding).await;
+            taken = self.try_take(session_id, &binding).await;
         }
         self.saw(session_id);
         taken
     }
 
-    async fn try_take(&self, session_id: Uuid, binding: &Binding<'_>) -> Result<Taken, SeedsError> {
+    async fn try_take(&self, session_id: Uuid, binding: &Arc<Binding>) -> Result<Taken, SeedsError> {
+        if let Some(group) = &self.group {
+            let item = BetItem { session_id, binding: Arc::clone(binding) };
+            // The low half of a session's id is random in every version that is in use.
+            if let Reply::Done(taken) = group.submit(session_id.as_u64_pair().1, item).await? {
+                return taken;
+            }
+        }
         // Most requests are new: the stored bet is looked for only after a first try found something in the way.
         let mut first = true;
         settle_it!(self.inner.store, "bet.take", |tx| {
@@ -218,10 +256,10 @@ impl Seeds {
         &self,
         tx: &mut Tx,
         session_id: Uuid,
-        binding: &Binding<'_>,
+        binding: &Binding,
         look_first: bool,
     ) -> Result<Taken, Attempt> {
-        if look_first && let Some(bet) = tx.bet_by_ref(session_id, binding.bet_ref).await? {
+        if look_first && let Some(bet) = tx.bet_by_ref(session_id, &binding.bet_ref).await? {
             return replayed(binding, bet);
         }
         let settings = &self.inner.settings;
@@ -231,26 +269,34 @@ impl Seeds {
         let Some(reserved) = reserved else {
             return self.explain(tx, session_id, binding).await;
         };
-        let bet = self.store(tx, session_id, binding, reserved).await?;
-        Ok(Taken { bet, replayed: false })
+        let pair = self.open_pair(session_id, &binding.commitment, &reserved.sealed, &reserved.client_seed)?;
+        let (bet, result) = self.lay_out(session_id, binding, &reserved, &pair);
+        if !tx.insert_bet(&binding.row(&bet, result.as_ref())).await? {
+            // The reference was taken meanwhile: give the nonce back by rolling back, and find the bet.
+            return Err(Attempt::LookAgain);
+        }
+        if binding.kind != BetKind::Played {
+            tx.insert_pending(&bet.key, binding.kind, bet.taken_at, bet.expires_at).await?;
+        }
+        Ok(Taken { bet, replayed: false, pair: Some(pair) })
     }
 
-    /// Stores a bet under the nonce that it was just given.
-    async fn store(
+    /// A bet under the nonce that it was just given, with its result when it is played at once.
+    pub(super) fn lay_out(
         &self,
-        tx: &mut Tx,
         session_id: Uuid,
-        binding: &Binding<'_>,
-        reserved: ReservedNonce,
-    ) -> Result<BetDetails, Attempt> {
+        binding: &Binding,
+        reserved: &ReservedNonce,
+        pair: &SeedPair,
+    ) -> (BetDetails, Option<ResultRow>) {
         let key = BetKey { session_id, seed_no: reserved.seed_no, nonce: reserved.nonce };
         let expires_at = (binding.kind == BetKind::Reservation)
             .then(|| reserved.taken_at + time_delta(self.inner.settings.reservation_ttl));
         let mut bet = BetDetails {
             key,
-            bet_ref: binding.bet_ref.to_owned(),
+            bet_ref: binding.bet_ref.clone(),
             kind: binding.kind,
-            game: binding.game.to_owned(),
+            game: binding.game.clone(),
             params: binding.params.clone(),
             selection: binding.wager.selection.as_ref().map(|json| json.value().clone()),
             stake: binding.wager.stake.as_ref().map(|stake| stake.as_decimal().clone()),
@@ -260,50 +306,22 @@ impl Seeds {
             taken_at: reserved.taken_at,
             expires_at,
             commitment: binding.commitment,
-            client_seed: reserved.client_seed,
+            client_seed: reserved.client_seed.clone(),
             server_seed: None,
             state: BetState::Pending,
             settlement: None,
         };
-        let result = match binding.play {
-            Some(play) if binding.kind == BetKind::Played => {
-                let pair = self.open_pair(session_id, &bet.commitment, &reserved.sealed, &bet.client_seed)?;
-                let result = play.result(&pair, key.nonce).to_json();
-                Some(self.complete(&mut bet, result, play.cursor(), None))
-            }
-            _ => None,
-        };
-        let stored = tx
-            .insert_bet(&NewBet {
-                key,
-                bet_ref: binding.bet_ref,
-                kind: binding.kind,
-                game: binding.game,
-                params: &json::canonical_map(&binding.params),
-                selection: binding.wager.selection.as_ref().map(BoundedJson::canonical),
-                stake: bet.stake.as_ref(),
-                currency: bet.currency.as_deref(),
-                context: binding.wager.context.as_ref().map(BoundedJson::canonical),
-                rules: binding.rules.as_ref(),
-                taken_at: bet.taken_at,
-                expires_at,
-                result: result.as_ref(),
-            })
-            .await?;
-        if !stored {
-            // The reference was taken meanwhile: give the nonce back by rolling back, and find the bet.
-            return Err(Attempt::LookAgain);
-        }
-        if binding.kind != BetKind::Played {
-            tx.insert_pending(&key, binding.kind, bet.taken_at, expires_at).await?;
-        }
-        Ok(bet)
+        let result = binding.play.filter(|_| binding.kind == BetKind::Played).map(|play| {
+            let result = play.result(pair, key.nonce).to_json();
+            self.complete(&mut bet, result, play.cursor(), None)
+        });
+        (bet, result)
     }
 
     /// Why no nonce was handed out. Under the session's lock, so that what is told belongs together.
-    async fn explain(&self, tx: &mut Tx, session_id: Uuid, binding: &Binding<'_>) -> Result<Taken, Attempt> {
+    async fn explain(&self, tx: &mut Tx, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
-        if let Some(bet) = tx.bet_by_ref(session_id, binding.bet_ref).await? {
+        if let Some(bet) = tx.bet_by_ref(session_id, &binding.bet_ref).await? {
             return replayed(binding, bet);
         }
         if !session.open {
@@ -328,15 +346,15 @@ impl Seeds {
     }
 
     async fn reservation(&self, taken: Taken) -> Result<Reservation, SeedsError> {
-        let Taken { bet, replayed } = taken;
+        // After the commit: the floats leave only once the wager is durable.
+        let Taken { bet, replayed, pair } = taken;
         let (Some(rules), Some(expires_at)) = (&bet.rules, bet.expires_at) else {
             return Err(missing("reservation").into());
         };
-        // Read after the commit: the floats leave only once the wager is durable.
-        let mut tx = self.inner.store.snapshot("bet.floats").await?;
-        let seed = tx.seed(bet.key.session_id, bet.key.seed_no).await?.ok_or_else(|| missing("seed"))?;
-        tx.rollback().await;
-        let pair = self.open_pair(bet.key.session_id, &bet.commitment, &seed.sealed, &bet.client_seed)?;
+        let pair = match pair {
+            Some(pair) => pair,
+            None => self.stored_pair(&bet).await?,
+        };
         Ok(Reservation {
             session_id: bet.key.session_id,
             commitment: bet.commitment,
@@ -349,6 +367,13 @@ impl Seeds {
             meta: bet_meta(&bet),
             replayed,
         })
+    }
+
+    async fn stored_pair(&self, bet: &BetDetails) -> Result<SeedPair, DbError> {
+        let mut tx = self.inner.store.snapshot("bet.floats").await?;
+        let seed = tx.seed(bet.key.session_id, bet.key.seed_no).await?.ok_or_else(|| missing("seed"))?;
+        tx.rollback().await;
+        self.open_pair(bet.key.session_id, &bet.commitment, &seed.sealed, &bet.client_seed)
     }
 
     /// The result of a round's bet, opened from its sealed seed. Nobody but the round's own steps and its close may be told.
@@ -364,8 +389,8 @@ impl Seeds {
     }
 }
 
-fn replayed(binding: &Binding<'_>, bet: BetDetails) -> Result<Taken, Attempt> {
-    if binding.is(&bet) { Ok(Taken { bet, replayed: true }) } else { Err(SeedsError::BetRefReused.into()) }
+fn replayed(binding: &Binding, bet: BetDetails) -> Result<Taken, Attempt> {
+    if binding.is(&bet) { Ok(Taken { bet, replayed: true, pair: None }) } else { Err(SeedsError::BetRefReused.into()) }
 }
 
 fn time_delta(duration: Duration) -> TimeDelta {

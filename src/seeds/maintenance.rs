@@ -69,6 +69,24 @@ impl Seeds {
         Ok(done)
     }
 
+    /// Writes down up to when all bets are committed, for those who read a replica, which cannot see the transactions under way. Run about
+    /// once a second: a replica's readers see nothing later.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn advance_horizon(&self) -> Result<(), SeedsError> {
+        let store = &self.inner.store;
+        let mut tx = store.snapshot("horizon.look").await?;
+        let in_flight = tx.bets_in_flight().await?;
+        tx.rollback().await;
+        match in_flight.as_of() {
+            Some(as_of) => {
+                transaction!(store, "horizon.advance", |tx| tx.advance_horizon(as_of).await).map_err(SeedsError::from)
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Writes down which sessions were used. On a failure the marks are kept for the next time.
     async fn write_marks(&self) -> Result<usize, SeedsError> {
         let mut ids: Vec<Uuid> = {

@@ -7,6 +7,7 @@
 //! | `sessions` | creating and looking at sessions, seeds and commitments |
 //! | `ending` | what ends a live seed: rotation, client-seed change, closing |
 //! | `bets` | taking a bet: played at once, as a concealed round, or as a reservation for an outside game |
+//! | `group` | the same for many callers in one transaction |
 //! | `ends` | what ends a pending bet: its record or its void; settlements |
 //! | `rounds` | steps and the close of a round |
 //! | `maintenance` | what happens by itself: idle sessions, expired reservations |
@@ -22,6 +23,7 @@ mod bets;
 mod ending;
 mod ends;
 pub mod error;
+mod group;
 mod maintenance;
 pub mod model;
 pub mod reseal;
@@ -55,8 +57,11 @@ pub use rounds::{CloseOutcome, CloseRequest, Disclose, StepRequest};
 pub use seal::{KeyRing, KeyRingError};
 pub use sessions::{PAGE_DEFAULT, PAGE_MAX, SessionRequest};
 
+pub use crate::db::group::GroupSettings;
+use crate::db::group::{Group, GroupStats, Routing};
 use crate::db::{Datastore, DbError, corrupt, transaction};
 use crate::gfs::signature::SigningKey;
+use group::BetGroup;
 
 /// Limits and times of sessions and bets.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +78,8 @@ pub struct SeedsSettings {
     pub sessions_per_address_max: u32,
     /// Length of that window.
     pub address_window: Duration,
+    /// Bets of many callers are committed together; none: each in a transaction of its own.
+    pub group: Option<GroupSettings>,
 }
 
 impl Default for SeedsSettings {
@@ -84,6 +91,7 @@ impl Default for SeedsSettings {
             steps_max: 1_000,
             sessions_per_address_max: 30,
             address_window: Duration::from_secs(24 * 60 * 60),
+            group: Some(GroupSettings::default()),
         }
     }
 }
@@ -147,6 +155,8 @@ struct Signing {
 #[derive(Clone)]
 pub struct Seeds {
     inner: Arc<Inner>,
+    /// None in the copy that the group itself works with.
+    group: Option<Arc<Group<BetGroup>>>,
 }
 
 struct Inner {
@@ -205,7 +215,24 @@ impl Seeds {
             transaction!(store, "seeds.start", |tx| start_in(tx, &ring, signer.as_ref()).await)?;
         let signing = signing_key.zip(signing_key_no).map(|(key, signing_key_no)| Signing { key, signing_key_no });
         let seen = Mutex::new(HashSet::new());
-        Ok(Self { inner: Arc::new(Inner { store, ring, secret, signing, settings, epoch, seen }) })
+        let inner = Arc::new(Inner { store, ring, secret, signing, settings, epoch, seen });
+        let alone = Self { inner: Arc::clone(&inner), group: None };
+        let group = inner.settings.group.clone().map(|settings| {
+            Arc::new(Group::new(inner.store.clone(), BetGroup::new(alone), settings, Routing::ByRoute))
+        });
+        Ok(Self { inner, group })
+    }
+
+    /// What committing in groups did so far; none when bets go alone.
+    pub fn group_stats(&self) -> Option<GroupStats> {
+        self.group.as_ref().map(|group| group.stats())
+    }
+
+    /// Takes no more bets, and commits those that wait.
+    pub async fn stop(&self) {
+        if let Some(group) = &self.group {
+            group.close().await;
+        }
     }
 
     /// The datastore beneath.

@@ -41,6 +41,28 @@ pub(super) async fn run(seeds: Seeds, stop: CancellationToken) {
     }
 }
 
+/// How often the time is written down up to which all bets are committed.
+const HORIZON_PAUSE: Duration = Duration::from_secs(1);
+
+/// Keeps that time going until the stop.
+pub(super) async fn keep_horizon(seeds: Seeds, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(jittered(HORIZON_PAUSE)) => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            done = seeds.advance_horizon() => {
+                if let Err(error) = done {
+                    // Readers of a replica see by their answers how far behind it is.
+                    tracing::debug!(%error, "the horizon was not advanced and is tried again");
+                }
+            }
+        }
+    }
+}
+
 fn ended_something(done: &Maintained) -> bool {
     done.closed + done.expired_sessions + done.expired_reservations > 0
 }

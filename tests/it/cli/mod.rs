@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Caller, Service, TestDb, data_folder, id};
 
 mod evidence;
+mod export;
 mod key;
 mod migrate;
 mod private;

@@ -50,8 +50,11 @@ async fn every_record_is_counted_for_what_it_is() {
     let db = TestDb::new().await;
     assert_eq!(verify(&db).await.1["verified"], 0);
     history(&db).await;
-    let (done, report) = verify(&db).await;
+    let (done, mut report) = verify(&db).await;
     done.succeeded();
+    let spreads = ["distributions", "voided"].map(|name| report.as_object_mut().unwrap().remove(name).unwrap());
+    assert_eq!(spreads[0][0], json!({ "game": "dice", "params": {}, "sample": 5, "test": null, "unlikely": false }));
+    assert_eq!(spreads[1][0]["game"], "floats");
     let expected = json!({ "verified": 6, "custom": 1, "void": 1, "notRevealed": 2, "mismatched": 0, "corrupt": 0, "findings": [] });
     assert_eq!(report, expected);
     let text = self::done(on(&db, &["verify"])).await.succeeded().out;
@@ -114,18 +117,99 @@ async fn a_corrupt_row_hides_no_other_one_i7() {
     assert!(corrupt["detail"].as_str().unwrap().contains("params is not an object"), "{corrupt}");
 }
 
-/// A page costs the same at any depth only if it follows the index and stops. A view with a volatile function, for one, would be read
-/// to its end and sorted for each page.
 #[tokio::test]
-async fn pages_follow_the_index_of_bets_and_stop_i12() {
+async fn a_bet_without_its_seed_is_corrupt_and_hides_no_other_one_i7() {
     let db = TestDb::new().await;
+    history(&db).await;
     let mut owner = db.owner().await;
-    // The table is small: without these the planner would rightly sort it.
-    for off in ["seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin"] {
-        owner.execute(sqlx::AssertSqlSafe(format!("SET enable_{off} = off"))).await.unwrap();
+    owner
+        .execute(
+            "ALTER TABLE fairledger.bets DROP CONSTRAINT bets_pkey CASCADE;
+             UPDATE fairledger.bets SET seed_no = 77 WHERE bet_ref IN ('dice:2', 'dice:4')",
+        )
+        .await
+        .unwrap();
+    let (done, report) = verify(&db).await;
+    assert_eq!(done.code, Some(1));
+    assert_eq!((&report["verified"], &report["mismatched"], &report["corrupt"]), (&json!(4), &json!(0), &json!(2)));
+    assert_eq!((&report["findings"][0]["check"], &report["findings"][0]["seedNo"]), (&json!("Row"), &json!(77)));
+}
+
+#[tokio::test]
+async fn filters_leave_only_what_they_name() {
+    let db = TestDb::new().await;
+    let session = history(&db).await;
+    let other = history(&db).await;
+    let live = session["commitment"].as_str().unwrap();
+    let (first, both) = (id(&session), id(&other));
+    let now = chrono::Utc::now().to_rfc3339();
+    for (args, verified, others) in [
+        (vec!["--session", first], 6, 4),
+        (vec!["--session", both, "--game", "dice"], 5, 1),
+        (vec!["--commitment", live], 0, 2),
+        (vec!["--commitment", live, "--game", "keno"], 0, 1),
+        (vec!["--game", "mines"], 2, 0),
+        (vec!["--game", "x-darts"], 0, 4),
+        (vec!["--game", "nothing"], 0, 0),
+        (vec!["--to", &now], 12, 8),
+        (vec!["--from", &now], 0, 0),
+        (vec!["--session", first, "--from", &now], 0, 0),
+    ] {
+        let args = [&["verify", "--json"], &args[..]].concat();
+        let report: Value = serde_json::from_str(&done(on(&db, &args)).await.succeeded().out).unwrap();
+        let rest = ["custom", "void", "notRevealed"].map(|name| report[name].as_u64().unwrap()).iter().sum::<u64>();
+        assert_eq!((report["verified"].as_u64(), rest), (Some(verified), others), "{args:?}: {report}");
     }
-    let page = "EXPLAIN SELECT * FROM fairledger.bet_details WHERE (session_id, seed_no, nonce) > ('80000000-0000-0000-0000-000000000000', 0, 3)
-                ORDER BY session_id, seed_no, nonce LIMIT 1000";
-    let plan = sqlx::query_scalar::<_, String>(page).fetch_all(&mut owner).await.unwrap().join("\n");
-    assert!(plan.contains("using bets_pkey on bets") && !plan.contains("Sort"), "{plan}");
+    sqlx::query("UPDATE fairledger.sessions SET player_ref = 'anna'").execute(&mut db.owner().await).await.unwrap();
+    let report = done(on(&db, &["verify", "--json", "--player", "anna"])).await.succeeded().out;
+    assert!(report.starts_with(r#"{"verified":12,"notRevealed":4,"void":2,"custom":2,"#), "{report}");
+}
+
+#[tokio::test]
+async fn verifying_nobody_is_an_error() {
+    let db = TestDb::new().await;
+    let (session, commitment) = (uuid::Uuid::nil().to_string(), "0".repeat(64));
+    for args in [["--session", &session], ["--player", "nobody"], ["--commitment", &commitment]] {
+        let done = done(on(&db, &[&["verify"], &args[..]].concat())).await;
+        assert_eq!((done.code, done.out.as_str()), (Some(1), ""), "{args:?}: {done:#?}");
+    }
+    let both = done(on(&db, &["verify", "--player", "a", "--session", &session])).await;
+    assert_eq!(both.code, Some(2));
+}
+
+/// Every record verifies, and what was voided is what the house would have lost.
+#[tokio::test]
+async fn a_selection_by_voids_is_told_as_unlikely() {
+    let db = TestDb::new().await;
+    let service = Service::spawn(&db, &[], &[]);
+    let caller = Caller::new(&service, &db.admin_token().await);
+    let session = caller.session().await;
+    for number in 0..120 {
+        let bet = json!({ "commitment": session["commitment"], "betRef": format!("b{number}"), "game": "wheel", "params": { "segments": 2 } });
+        caller.post(&format!("/v1/sessions/{}/bets", id(&session)), bet).await;
+    }
+    caller.rotate(&session).await;
+    let (_, honest) = verify(&db).await;
+    assert_eq!((&honest["verified"], &honest["distributions"][0]["unlikely"]), (&json!(120), &json!(false)));
+    db.owner()
+        .await
+        .execute(
+            "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, taken_at, voided_at)
+             SELECT session_id, seed_no, nonce, 'engine fault', taken_at, taken_at FROM fairledger.bets WHERE result::text = '1';
+             UPDATE fairledger.bets SET kind = 'round', result = NULL, cursor = NULL, signature = NULL, signing_key_no = NULL
+             WHERE result::text = '1'",
+        )
+        .await
+        .unwrap();
+    let (done, report) = verify(&db).await;
+    done.succeeded();
+    for (spread, count) in [("distributions", &report["verified"]), ("voided", &report["void"])] {
+        let found = &report[spread][0];
+        assert_eq!(
+            (&found["game"], &found["sample"], &found["unlikely"]),
+            (&json!("wheel"), count, &json!(true)),
+            "{report}"
+        );
+    }
+    assert!(self::done(on(&db, &["verify"])).await.out.contains("UNLIKELY by chance"));
 }

@@ -21,12 +21,14 @@ mod caller;
 mod cluster;
 mod proxy;
 mod service;
+mod standby;
 mod tests;
 
 pub use caller::{Caller, data_folder, id};
 pub use cluster::Cluster;
 pub use proxy::Proxy;
 pub use service::Service;
+pub use standby::{Primary, Standby};
 
 /// A migrated database for one test, dropped with this value.
 #[derive(Debug)]

@@ -3,9 +3,11 @@
 mod arriving;
 mod bundle;
 mod coverage;
+mod export;
 mod past;
-mod plans;
+pub mod plans;
 mod queries;
+mod replica;
 mod secrecy;
 mod world;
 

@@ -12,7 +12,7 @@ use super::page;
 use crate::harness::TestDb;
 
 /// 10,000 sessions of 10 bets, 1,000 of them of one player; games and states of which some are rare.
-const FILL: &str = "
+pub const FILL: &str = "
     INSERT INTO fairledger.seed_keys (key_id, check_value) VALUES ('k0', decode(repeat('00', 57), 'hex'));
     INSERT INTO fairledger.sessions (session_id, player_ref, origin, epoch, created_at, active_at)
         SELECT md5('s' || s)::uuid, CASE WHEN s % 10 = 0 THEN 'whale' ELSE 'p' || s % 500 END, 'service', 0, t, t

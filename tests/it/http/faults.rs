@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fairledger::db::PoolSettings;
 use fairledger::http::HttpSettings;
+use fairledger::seeds::SeedsSettings;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
@@ -84,7 +85,9 @@ async fn strangers_take_no_place_of_a_caller_whose_token_is_known_i12() {
 async fn no_free_connection_is_overloaded_and_nothing_is_done() {
     let pool =
         PoolSettings { connections_max: 1, acquire_timeout: Duration::from_millis(500), ..PoolSettings::default() };
-    let api = Api::with(Setup { pool, ..Setup::default() }).await;
+    // A group has connections of its own.
+    let seeds = SeedsSettings { group: None, ..SeedsSettings::default() };
+    let api = Api::with(Setup { pool, seeds, ..Setup::default() }).await;
     let session = with_bet(&api).await;
     let held = api.app.datastore().begin("test.hold").await.unwrap();
     session.bet("c").await.problem(503, "overloaded");

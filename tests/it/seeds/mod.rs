@@ -45,7 +45,7 @@ pub fn bet_ref(text: impl AsRef<str>) -> BetRef {
     BetRef::parse(text.as_ref()).unwrap()
 }
 
-fn dice(commitment: Commitment, name: impl AsRef<str>) -> BetRequest {
+pub fn dice(commitment: Commitment, name: impl AsRef<str>) -> BetRequest {
     game(commitment, name, "dice", &json!({}), false)
 }
 

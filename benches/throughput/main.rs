@@ -1,0 +1,250 @@
+//! What group commit is worth: spends, bets and reservations by many callers, against one transaction a call, against Redis with a synced
+//! append-only file, and against what PostgreSQL inserts at all. Prints one JSON object; docs/PERFORMANCE.md explains it.
+//!
+//! Everything runs on this machine, one run after the other. Only ratios within one run mean anything. `cargo bench --bench throughput`
+//! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation,memory` takes some of
+//! the parts. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
+//! `pgbench`.
+
+mod bets;
+mod calculation;
+mod http;
+mod load;
+mod servers;
+mod spends;
+
+use std::error::Error;
+use std::time::Duration;
+
+use fairledger::seeds::KeyRing;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use bets::What;
+use load::{Load, Repeats};
+use servers::{Postgres, Redis};
+
+pub type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const NEVER: Repeats = Repeats(None);
+
+/// How much is measured.
+struct Plan {
+    full: bool,
+    time: Duration,
+    callers: Vec<usize>,
+    sessions: usize,
+    only: Option<String>,
+}
+
+impl Plan {
+    fn read() -> Self {
+        let full = std::env::args().any(|argument| argument == "--bench");
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let time = match number("FAIRLEDGER_BENCH_SECONDS") {
+            Some(seconds) => Duration::from_secs(seconds),
+            None if full => Duration::from_secs(3),
+            None => Duration::from_millis(100),
+        };
+        let callers = match number("FAIRLEDGER_BENCH_CALLERS") {
+            Some(callers) => vec![callers as usize],
+            None if full => vec![1, 16, 64, 256, 1_024],
+            None => vec![1, 8],
+        };
+        let only = std::env::var("FAIRLEDGER_BENCH_ONLY").ok();
+        Self { full, time, callers, sessions: if full { 10_000 } else { 20 }, only }
+    }
+
+    fn wants(&self, part: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.split(',').any(|wanted| wanted == part))
+    }
+
+    fn busy(&self) -> usize {
+        self.callers.iter().copied().find(|callers| *callers >= 256).unwrap_or(self.callers[self.callers.len() - 1])
+    }
+}
+
+pub fn random_uuid() -> Uuid {
+    Uuid::new_v4()
+}
+
+/// Results by name, told on the error stream as they come.
+#[derive(Default)]
+struct Report(Map<String, Value>);
+
+impl Report {
+    fn add(&mut self, name: String, measured: &Load) {
+        eprintln!(
+            "{name}: {} /s, p50 {} us, p99 {} us, {} CPU s per million",
+            measured.rate_per_s, measured.p50_us, measured.p99_us, measured.cpu_s_per_million
+        );
+        self.0.insert(name, json!(measured));
+    }
+
+    fn rate(&self, name: &str) -> Option<f64> {
+        self.0.get(name)?.get("rate_per_s")?.as_f64()
+    }
+
+    /// The rate of one thing over that of another, where both were measured.
+    fn ratio(&self, ours: &str, theirs: &str) -> Option<(String, Value)> {
+        let ratio = self.rate(ours)? / self.rate(theirs)?;
+        Some((format!("{ours} / {theirs}"), json!((ratio * 100.0).round() / 100.0)))
+    }
+}
+
+async fn measure_spends(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
+    let (grouped, alone) = (spends::ledger(postgres, true).await?, spends::ledger(postgres, false).await?);
+    // Nothing is measured cold.
+    spends::through(postgres, &grouped, 8, plan.time.min(Duration::from_secs(1)), NEVER).await?;
+    for &callers in &plan.callers {
+        let measured = spends::through(postgres, &grouped, callers, plan.time, NEVER).await?;
+        report.add(format!("spends.group.{callers}"), &measured);
+        let measured = spends::through(postgres, &alone, callers, plan.time, NEVER).await?;
+        report.add(format!("spends.alone.{callers}"), &measured);
+        let measured = spends::insert_per_call(postgres, &grouped, callers, plan.time).await?;
+        report.add(format!("spends.insert.{callers}"), &measured);
+        let measured = spends::by_redis(redis, callers, plan.time, NEVER).await?;
+        report.add(format!("spends.redis.{callers}"), &measured);
+    }
+    for (name, every) in [("0.1%", 1_000), ("1%", 100), ("10%", 10)] {
+        let callers = plan.busy();
+        let repeats = Repeats(Some(every));
+        let measured = spends::through(postgres, &grouped, callers, plan.time, repeats).await?;
+        report.add(format!("spends.group.{callers}.repeats.{name}"), &measured);
+    }
+    let ceiling = spends::ceiling(postgres, &grouped, plan.time).await?;
+    eprintln!("spends.pgbench: {ceiling} /s");
+    report.0.insert("spends.pgbench".into(), json!({ "rate_per_s": ceiling }));
+    report.0.insert("spends.group.stats".into(), stats(grouped.group_stats()));
+    grouped.stop().await;
+    Ok(())
+}
+
+fn stats(stats: Option<fairledger::db::group::GroupStats>) -> Value {
+    let Some(stats) = stats else { return Value::Null };
+    json!({ "refused": stats.refused, "alone": stats.alone, "failed": stats.failed, "batch_sizes": stats.sizes.counts,
+        "batch_times_us": stats.times_us.counts })
+}
+
+async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
+    let ring = KeyRing::generate_entry("k1");
+    let grouped = bets::service(postgres, true, false, &ring).await?;
+    let signing = bets::service(postgres, true, true, &ring).await?;
+    let alone = bets::service(postgres, false, false, &ring).await?;
+    let many = bets::sessions(&alone, plan.sessions).await?;
+    bets::through(postgres, &grouped, &many, What::Bets, 8, plan.time.min(Duration::from_secs(1)), NEVER).await?;
+    for &callers in &plan.callers {
+        for (name, service, what) in [
+            ("bets.group", &grouped, What::Bets),
+            ("bets.group.signed", &signing, What::Bets),
+            ("bets.alone", &alone, What::Bets),
+            ("reservations.group", &grouped, What::Reservations),
+            ("reservations.alone", &alone, What::Reservations),
+        ] {
+            let measured = bets::through(postgres, service, &many, what, callers, plan.time, NEVER).await?;
+            report.add(format!("{name}.{callers}"), &measured);
+        }
+        let measured = bets::by_redis(redis, plan.sessions, callers, plan.time, true).await?;
+        report.add(format!("bets.redis.{callers}"), &measured);
+    }
+    let callers = plan.busy();
+    for (name, every) in [("0.1%", 1_000), ("1%", 100), ("10%", 10)] {
+        let repeats = Repeats(Some(every));
+        let measured = bets::through(postgres, &grouped, &many, What::Bets, callers, plan.time, repeats).await?;
+        report.add(format!("bets.group.{callers}.repeats.{name}"), &measured);
+    }
+    let one = std::sync::Arc::new(vec![many[0]]);
+    let measured = bets::through(postgres, &grouped, &one, What::Bets, callers, plan.time, NEVER).await?;
+    report.add(format!("bets.one-session.group.{callers}"), &measured);
+    let measured = bets::through(postgres, &alone, &one, What::Bets, callers, plan.time, NEVER).await?;
+    report.add(format!("bets.one-session.alone.{callers}"), &measured);
+    for (name, in_turn) in [("redis", true), ("redis-unordered", false)] {
+        let measured = bets::by_redis(redis, 1, callers, plan.time, in_turn).await?;
+        report.add(format!("bets.one-session.{name}.{callers}"), &measured);
+    }
+    report.0.insert("bets.group.stats".into(), stats(grouped.group_stats()));
+    Ok(())
+}
+
+async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, report: &mut Report) -> Done<()> {
+    let seeds = bets::service(postgres, true, false, &KeyRing::generate_entry("http")).await?;
+    let ledger = spends::ledger(postgres, true).await?;
+    let alone = spends::ledger(postgres, false).await?;
+    let connections: &[usize] = if plan.full { &[64, 256] } else { &[4] };
+    for &connections in connections {
+        let key_id = spends::new_key(&ledger, spends::next_run()).await?;
+        postgres.settle().await?;
+        let measured = http::spends(&seeds, ledger.clone(), key_id.as_str(), connections, plan.time).await?;
+        // One more than measured: the first looked the token up.
+        spends::check(postgres, &key_id, measured.fresh + 1).await?;
+        report.add(format!("http.group.{connections}"), &measured);
+        let key_id = spends::new_key(&ledger, spends::next_run()).await?;
+        postgres.settle().await?;
+        let measured = http::spends(&seeds, alone.clone(), key_id.as_str(), connections, plan.time).await?;
+        report.add(format!("http.alone.{connections}"), &measured);
+        redis.clear().await?;
+        let by_redis = spends::RedisLedger { connection: redis.connect().await? };
+        let measured = http::spends(&seeds, by_redis, key_id.as_str(), connections, plan.time).await?;
+        report.add(format!("http.redis.{connections}"), &measured);
+    }
+    Ok(())
+}
+
+/// The ratios that docs/PERFORMANCE.md states.
+fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
+    let mut pairs = Vec::new();
+    for callers in &plan.callers {
+        for (ours, theirs) in [
+            ("spends.group", "spends.insert"),
+            ("spends.group", "spends.redis"),
+            ("spends.group", "spends.alone"),
+            ("bets.group", "bets.alone"),
+            ("bets.group", "bets.redis"),
+            ("bets.group.signed", "bets.redis"),
+            ("reservations.group", "reservations.alone"),
+            ("bets.one-session.group", "bets.one-session.alone"),
+            ("bets.one-session.group", "bets.one-session.redis"),
+            ("bets.one-session.group", "bets.one-session.redis-unordered"),
+        ] {
+            pairs.push((format!("{ours}.{callers}"), format!("{theirs}.{callers}")));
+        }
+        pairs.push((format!("spends.group.{callers}"), "spends.pgbench".to_owned()));
+    }
+    for connections in [64, 256] {
+        pairs.push((format!("http.group.{connections}"), format!("http.redis.{connections}")));
+    }
+    pairs.iter().filter_map(|(ours, theirs)| report.ratio(ours, theirs)).collect()
+}
+
+async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value> {
+    let mut report = Report::default();
+    if plan.wants("calculation") {
+        report.0.insert("calculation".into(), calculation::measure(plan.full)?);
+    }
+    if plan.wants("spends") {
+        measure_spends(plan, postgres, redis, &mut report).await?;
+    }
+    if plan.wants("bets") {
+        measure_bets(plan, postgres, redis, &mut report).await?;
+    }
+    if plan.wants("http") {
+        measure_http(plan, postgres, redis, &mut report).await?;
+    }
+    let ratios = ratios(plan, &report);
+    Ok(json!({ "bench": "throughput", "seconds": plan.time.as_secs_f64(), "ratios": ratios, "measured": report.0 }))
+}
+
+fn main() -> Done<()> {
+    let plan = Plan::read();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let folder = tempfile::tempdir()?;
+        let redis_folder = tempfile::tempdir()?;
+        let postgres = Postgres::start(folder.path()).await?;
+        let redis = Redis::start(redis_folder.path()).await?;
+        let measured = measure(&plan, &postgres, &redis).await;
+        postgres.server.stop().await?;
+        println!("{:#}", measured?);
+        Ok(())
+    })
+}

@@ -1,0 +1,398 @@
+//! Reading very many bets at once, for checking them: by COPY, a part of the history at a time.
+//!
+//! Checking a bet takes less than a microsecond, so the protocol's own work for a row is what counts; COPY in binary form has the least.
+//! Its text takes no parameters, so everything in it is a number, a time or a UUID that was one in our own types, or a game's name of a
+//! restricted alphabet ([`GameName`]).
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::TryStreamExt as _;
+use uuid::Uuid;
+
+use super::bets::{BetKey, BetKind};
+use super::{Access, DbError, Tx, corrupt, decode};
+use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
+
+const WHAT: &str = "bet";
+
+/// A game's name as it may stand in a statement's text: 1 to 64 of `A-Za-z0-9._-`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GameName(String);
+
+impl GameName {
+    /// Takes a name; none for one that no bet can have.
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let fits = (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        fits.then(|| Self(name.to_owned()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Which bets of a part are read.
+#[derive(Clone, Debug, Default)]
+pub struct ScanFilter {
+    /// Of this game only.
+    pub game: Option<GameName>,
+    /// Taken at this time or later.
+    pub from: Option<DateTime<Utc>>,
+    /// Taken before this time.
+    pub to: Option<DateTime<Utc>>,
+}
+
+/// A part of the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Bets taken in a time, of any session.
+    Time {
+        /// From then on.
+        from: DateTime<Utc>,
+        /// Before then.
+        to: DateTime<Utc>,
+    },
+    /// Bets of a session in the order of their places.
+    Session {
+        /// The session.
+        session_id: Uuid,
+        /// Of this seed only.
+        seed_no: Option<i32>,
+        /// Above this seed and nonce.
+        above: (i32, i64),
+        /// Up to this seed and nonce, and with it; to the last where there is none.
+        up_to: Option<(i32, i64)>,
+    },
+}
+
+/// A part of the history as PostgreSQL sent it.
+#[derive(Debug)]
+pub struct Scan {
+    bytes: Vec<u8>,
+}
+
+/// A bet as it is stored, without its seed and its later end.
+#[derive(Clone, Copy, Debug)]
+pub struct ScannedBet<'a> {
+    /// How it gets its result.
+    pub kind: BetKind,
+    /// The game, as its text's bytes.
+    pub game: &'a [u8],
+    /// Its parameters, canonical JSON.
+    pub params: &'a [u8],
+    /// When the nonce was handed out, in microseconds since 1970.
+    pub taken_at_us: i64,
+    /// Result, canonical JSON, and cursor, when played at once.
+    pub result: Option<(&'a [u8], i32)>,
+    /// Signature and the number of its key.
+    pub signature: Option<(&'a [u8; 64], i32)>,
+}
+
+/// A seed's public side.
+#[derive(Clone, Debug)]
+pub struct ScannedSeed {
+    /// Its commitment.
+    pub commitment: Commitment,
+    /// Its client seed.
+    pub client_seed: ClientSeed,
+    /// The seed in clear once revealed, checked against the commitment.
+    pub server_seed: Option<ServerSeed>,
+}
+
+impl<A: Access> Tx<A> {
+    /// The time after the last bet, or the given one if that is earlier; none when no bet fits.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn scan_end(&mut self, to: Option<DateTime<Utc>>) -> Result<Option<DateTime<Utc>>, DbError> {
+        let last = sqlx::query_scalar!("SELECT max(taken_at) FROM fairledger.bets").fetch_one(&mut *self.inner).await?;
+        let end = last.map(|last| last + TimeDelta::microseconds(1));
+        Ok(end.map(|end| to.map_or(end, |to| to.min(end))))
+    }
+
+    /// Where a part that begins at a time must end so that it has about so many bets, all bets of its last instant among them.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn scan_part_end(
+        &mut self,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        game: Option<&GameName>,
+        bets: i64,
+    ) -> Result<DateTime<Utc>, DbError> {
+        let end = match game {
+            None => {
+                sqlx::query_scalar!(
+                    "SELECT taken_at FROM fairledger.bets WHERE taken_at >= $1 AND taken_at < $2 ORDER BY taken_at OFFSET $3 LIMIT 1",
+                    from,
+                    to,
+                    bets,
+                )
+                .fetch_optional(&mut *self.inner)
+                .await?
+            }
+            Some(game) => {
+                sqlx::query_scalar!(
+                    "SELECT taken_at FROM fairledger.bets WHERE game = $4 AND taken_at >= $1 AND taken_at < $2
+                     ORDER BY taken_at OFFSET $3 LIMIT 1",
+                    from,
+                    to,
+                    bets,
+                    game.as_str(),
+                )
+                .fetch_optional(&mut *self.inner)
+                .await?
+            }
+        };
+        // Very many bets of one instant stay together.
+        Ok(end.map_or(to, |end| end.max(from + TimeDelta::microseconds(1))))
+    }
+
+    /// The place up to which a part of a session's bets must go so that it has so many; none when there are no more than that.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn scan_session_part_end(
+        &mut self,
+        session_id: Uuid,
+        seed_no: Option<i32>,
+        above: (i32, i64),
+        bets: i64,
+    ) -> Result<Option<(i32, i64)>, DbError> {
+        let end = sqlx::query!(
+            "SELECT seed_no, nonce FROM fairledger.bets
+             WHERE session_id = $1 AND (seed_no, nonce) > ($2, $3) AND seed_no <= coalesce($4, 2147483647)
+             ORDER BY seed_no, nonce OFFSET $5 LIMIT 1",
+            session_id,
+            above.0,
+            above.1,
+            seed_no,
+            bets - 1,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?;
+        Ok(end.map(|end| (end.seed_no, end.nonce)))
+    }
+
+    /// Reads a part.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn scan(&mut self, part: &Part, filter: &ScanFilter) -> Result<Scan, DbError> {
+        let statement = copy_statement(part, filter);
+        let mut bytes = Vec::new();
+        let mut rows = self.inner.copy_out_raw(&statement).await?;
+        while let Some(row) = rows.try_next().await? {
+            bytes.extend_from_slice(&row);
+        }
+        Ok(Scan { bytes })
+    }
+
+    /// Reads the seeds of scanned bets; one that is not there is not in the answer.
+    ///
+    /// # Errors
+    /// Those of the database. A seed that cannot be decoded is left out: whoever needs it looks at its bets one by one and is told.
+    pub async fn scanned_seeds(&mut self, keys: &[(Uuid, i32)]) -> Result<HashMap<(Uuid, i32), ScannedSeed>, DbError> {
+        let (session_ids, seed_nos): (Vec<Uuid>, Vec<i32>) = keys.iter().copied().unzip();
+        self.join_by_index().await?;
+        let rows = sqlx::query!(
+            r#"SELECT s.session_id, s.seed_no, s.commitment, s.client_seed AS "client_seed!", r.server_seed AS "server_seed?"
+               FROM unnest($1::uuid[], $2::integer[]) AS k (session_id, seed_no)
+               JOIN fairledger.seeds s USING (session_id, seed_no)
+               LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
+               WHERE s.client_seed IS NOT NULL"#,
+            &session_ids,
+            &seed_nos,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let decoded = rows.into_iter().filter_map(|row| {
+            let commitment = decode::commitment("seed", &row.commitment).ok()?;
+            let client_seed = decode::client_seed("seed", &row.client_seed).ok()?;
+            let server_seed = match &row.server_seed {
+                Some(bytes) => Some(decode::revealed_seed("seed", bytes, &commitment).ok()?),
+                None => None,
+            };
+            Some(((row.session_id, row.seed_no), ScannedSeed { commitment, client_seed, server_seed }))
+        });
+        Ok(decoded.collect())
+    }
+
+    /// Makes the planner join by index for the rest of the transaction: for what is looked up by key that is the same work at any size,
+    /// and a wrong guess at how many there are would read whole tables.
+    pub(super) async fn join_by_index(&mut self) -> Result<(), DbError> {
+        sqlx::query!("SELECT set_config('enable_hashjoin', 'off', true) AS hash, set_config('enable_mergejoin', 'off', true) AS merge")
+            .fetch_one(&mut *self.inner)
+            .await?;
+        Ok(())
+    }
+}
+
+fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
+    let mut conditions = Vec::new();
+    let time = |time: &DateTime<Utc>| time.format("'%Y-%m-%d %H:%M:%S%.6f+00'::timestamptz").to_string();
+    match part {
+        Part::Time { from, to } => {
+            conditions.push(format!("taken_at >= {} AND taken_at < {}", time(from), time(to)));
+        }
+        Part::Session { session_id, seed_no, above: (above_no, above), up_to } => {
+            conditions.push(format!("session_id = '{session_id}' AND (seed_no, nonce) > ({above_no}, {above})"));
+            conditions.extend(seed_no.map(|seed_no| format!("seed_no = {seed_no}")));
+            conditions.extend(up_to.map(|(seed_no, nonce)| format!("(seed_no, nonce) <= ({seed_no}, {nonce})")));
+        }
+    }
+    conditions.extend(filter.game.as_ref().map(|GameName(game)| format!("game = '{game}'")));
+    conditions.extend(filter.from.as_ref().map(|from| format!("taken_at >= {}", time(from))));
+    conditions.extend(filter.to.as_ref().map(|to| format!("taken_at < {}", time(to))));
+    format!(
+        "COPY (SELECT session_id, seed_no, nonce, kind, game, params, taken_at, result, cursor, signature, signing_key_no \
+         FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
+        conditions.join(" AND "),
+    )
+}
+
+impl Scan {
+    /// The seeds that the bets belong to, each once. Rows that cannot be read are [`Scan::bets`]' to tell.
+    #[must_use]
+    pub fn seeds(&self) -> Vec<(Uuid, i32)> {
+        let mut seeds = HashSet::new();
+        let mut fields = Fields { rest: &self.bytes };
+        if fields.header().is_ok() {
+            while let Ok(Some([session_id, seed_no, ..])) = fields.fields() {
+                if let (Ok(session_id), Ok(seed_no)) = (fixed(session_id), fixed(seed_no)) {
+                    seeds.insert((Uuid::from_bytes(session_id), i32::from_be_bytes(seed_no)));
+                }
+            }
+        }
+        seeds.into_iter().collect()
+    }
+
+    /// Each bet with its place. A row that cannot be decoded is given as its error; when even its place cannot be told, nothing after it
+    /// can, and that is the last.
+    pub fn bets(&self) -> impl Iterator<Item = Result<(BetKey, Result<ScannedBet<'_>, DbError>), DbError>> {
+        let mut fields = Fields { rest: &self.bytes };
+        let mut header = Some(());
+        std::iter::from_fn(move || {
+            if header.take().is_some()
+                && let Err(error) = fields.header()
+            {
+                fields.rest = &[];
+                return Some(Err(error));
+            }
+            match fields.row() {
+                Ok(row) => row.map(Ok),
+                Err(error) => {
+                    fields.rest = &[];
+                    Some(Err(error))
+                }
+            }
+        })
+    }
+}
+
+/// PostgreSQL's binary form of COPY: <https://www.postgresql.org/docs/current/sql-copy.html>, "Binary Format".
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
+const COLUMNS: i16 = 11;
+/// 2000-01-01T00:00:00Z in microseconds since 1970.
+const EPOCH_US: i64 = 946_684_800_000_000;
+
+type Row<'a> = (BetKey, Result<ScannedBet<'a>, DbError>);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], DbError> {
+        let (bytes, rest) = self.rest.split_first_chunk::<N>().ok_or_else(cut_off)?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    fn header(&mut self) -> Result<(), DbError> {
+        if self.take::<11>()? != *SIGNATURE {
+            return Err(DbError::Unexpected("COPY began in another form".to_owned()));
+        }
+        let _flags: [u8; 4] = self.take()?;
+        let extension = i32::from_be_bytes(self.take()?);
+        let extension = usize::try_from(extension).map_err(|_| cut_off())?;
+        self.rest = self.rest.get(extension..).ok_or_else(cut_off)?;
+        Ok(())
+    }
+
+    fn field(&mut self) -> Result<Option<&'a [u8]>, DbError> {
+        let length = i32::from_be_bytes(self.take()?);
+        let Ok(length) = usize::try_from(length) else { return Ok(None) };
+        let (field, rest) = self.rest.split_at_checked(length).ok_or_else(cut_off)?;
+        self.rest = rest;
+        Ok(Some(field))
+    }
+
+    fn fields(&mut self) -> Result<Option<[Option<&'a [u8]>; COLUMNS as usize]>, DbError> {
+        match i16::from_be_bytes(self.take()?) {
+            -1 => return Ok(None),
+            COLUMNS => {}
+            columns => return Err(DbError::Unexpected(format!("COPY sent a row of {columns} columns"))),
+        }
+        let mut fields = [None; COLUMNS as usize];
+        for field in &mut fields {
+            *field = self.field()?;
+        }
+        Ok(Some(fields))
+    }
+
+    fn row(&mut self) -> Result<Option<Row<'a>>, DbError> {
+        let Some(fields) = self.fields()? else { return Ok(None) };
+        let [session_id, seed_no, nonce, rest @ ..] = fields;
+        let nonce = i64::from_be_bytes(fixed(nonce)?);
+        let key = BetKey {
+            session_id: Uuid::from_bytes(fixed(session_id)?),
+            seed_no: i32::from_be_bytes(fixed(seed_no)?),
+            nonce: decode::unsigned(WHAT, nonce)?,
+        };
+        Ok(Some((key, bet(rest))))
+    }
+}
+
+fn bet<'a>(fields: [Option<&'a [u8]>; 8]) -> Result<ScannedBet<'a>, DbError> {
+    let [kind, game, params, taken_at, result, cursor, signature, signing_key_no] = fields;
+    let taken_at_us = i64::from_be_bytes(fixed(taken_at)?).checked_add(EPOCH_US);
+    let kind = std::str::from_utf8(given(kind)?).map_err(|_| corrupt(WHAT, "a kind that is no text"))?;
+    Ok(ScannedBet {
+        kind: BetKind::parse(kind)?,
+        game: given(game)?,
+        params: given(params)?,
+        taken_at_us: taken_at_us.ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
+        result: match (result, cursor) {
+            (Some(result), cursor @ Some(_)) => Some((result, i32::from_be_bytes(fixed(cursor)?))),
+            (None, None) => None,
+            _ => return Err(corrupt(WHAT, "a result without cursor")),
+        },
+        signature: match (signature, signing_key_no) {
+            (Some(signature), key @ Some(_)) => {
+                let signature = signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?;
+                Some((signature, i32::from_be_bytes(fixed(key)?)))
+            }
+            (None, None) => None,
+            _ => return Err(corrupt(WHAT, "a signature without its key")),
+        },
+    })
+}
+
+fn fixed<const N: usize>(field: Option<&[u8]>) -> Result<[u8; N], DbError> {
+    field.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| corrupt(WHAT, "a column of another length"))
+}
+
+fn given(field: Option<&[u8]>) -> Result<&[u8], DbError> {
+    field.ok_or_else(|| corrupt(WHAT, "a column without value"))
+}
+
+fn cut_off() -> DbError {
+    DbError::Unexpected("COPY was cut off".to_owned())
+}

@@ -1,0 +1,509 @@
+//! Recomputing stored bets from their revealed seeds, on all cores.
+//!
+//! The check of everything that the ledger promises about bets, against what it stored (I3, I7, I8 as far as rows can tell). A bet that
+//! is exactly what its seed gives is told by comparing texts; whatever is anything else is read again with all that belongs to it and
+//! judged by [`verify_bet`], which also says what differs. So the quick way can only ever confirm.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::distribution::{Distribution, Subject, Tally};
+use crate::db::bets::{BetKey, BetKind};
+use crate::db::details::BetDetails;
+use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedSeed};
+use crate::db::{DbError, Look, Reader, Tx};
+use crate::gfs::floats::SeedPair;
+use crate::gfs::games::{GameResult, Play};
+use crate::gfs::json;
+use crate::gfs::record::{Outcome, Record};
+use crate::gfs::seed::Commitment;
+use crate::gfs::signature;
+use crate::seeds::values::{PlayerRef, Timestamp};
+use crate::seeds::verify::{Verdict, verify_bet};
+
+/// Bets in one part: enough that what is done once for a part does not count, and few enough to be held a few times over.
+const PART: i64 = 20_000;
+/// Findings that are listed at the most; all are counted.
+const LISTED_MAX: usize = 1_000;
+/// Games, each with its parameters, whose spread is tested at the most; some parameters are fractions, and there is no end of those.
+const SUBJECTS_MAX: usize = 256;
+/// Sessions of a player read at once.
+const SESSIONS: i64 = 1_000;
+
+/// Whose bets are checked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Whose {
+    /// Everybody's.
+    All,
+    /// Of one session.
+    Session(Uuid),
+    /// Of every session of a player.
+    Player(PlayerRef),
+    /// Under one commitment.
+    Commitment(Commitment),
+}
+
+/// Why a check did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// There is no such session.
+    #[error("there is no session {0}")]
+    SessionNotFound(Uuid),
+    /// No session has the player's name.
+    #[error("no session has this player reference")]
+    PlayerNotFound,
+    /// There is no such commitment.
+    #[error("there is no commitment {0}")]
+    CommitmentNotFound(Commitment),
+    /// A worker ended.
+    #[error("a check ended: {0}")]
+    Worker(#[from] tokio::task::JoinError),
+    /// The database.
+    #[error(transparent)]
+    Db(#[from] DbError),
+}
+
+/// What a check came to.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Recomputed and found equal.
+    pub verified: u64,
+    /// Their seed is not revealed, or their result not there yet.
+    pub not_revealed: u64,
+    /// Ended without a result.
+    pub void: u64,
+    /// Of outside games: commitment, cursor and signature checked.
+    pub custom: u64,
+    /// Not what their seed gives.
+    pub mismatched: u64,
+    /// Rows that cannot be read.
+    pub corrupt: u64,
+    /// The first of the mismatched and corrupt ones.
+    pub findings: Vec<Finding>,
+    /// How the results of each game are spread.
+    pub distributions: Vec<Distribution>,
+    /// How those are spread that voided bets would have come to.
+    pub voided: Vec<Distribution>,
+}
+
+/// A bet that is not as it must be.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// Its session.
+    pub session_id: Uuid,
+    /// The number of its seed in the session.
+    pub seed_no: i32,
+    /// Its nonce.
+    pub nonce: u64,
+    /// What it is, where it can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bet: Option<FoundBet>,
+    /// The check that failed, or `Row`.
+    pub check: String,
+    /// What was found.
+    pub detail: String,
+}
+
+/// How its session and its engine know a bet.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundBet {
+    /// Its seed's commitment.
+    pub commitment: String,
+    /// The caller's name for it.
+    pub bet_ref: String,
+    /// The game.
+    pub game: String,
+    /// When it was taken.
+    pub taken_at: Timestamp,
+}
+
+impl Report {
+    /// Whether nothing was found wrong. What is only unlikely is not wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.mismatched == 0 && self.corrupt == 0
+    }
+
+    /// The spreads that chance alone hardly gives.
+    pub fn unlikely(&self) -> impl Iterator<Item = &Distribution> {
+        self.distributions.iter().chain(&self.voided).filter(|found| found.unlikely)
+    }
+}
+
+/// Tallies by game and parameters.
+type Tallies = BTreeMap<String, Tally>;
+
+/// What a part came to.
+#[derive(Default)]
+struct Counts {
+    report: Report,
+    results: Tallies,
+    voided: Tallies,
+}
+
+impl Counts {
+    fn verified(&mut self, play: Play, result: &GameResult) {
+        self.report.verified += 1;
+        if let Some(tally) = tally(&mut self.results, Subject::Play(play)) {
+            tally.count(result);
+        }
+    }
+
+    /// What a voided bet would have come to.
+    fn void(&mut self, bet: &BetDetails) {
+        self.report.void += 1;
+        let Some(seed) = &bet.server_seed else { return };
+        let pair = SeedPair::new(seed, &bet.client_seed);
+        match (bet.kind, Play::new(&bet.game, Some(&bet.params.clone().into()))) {
+            (BetKind::Round | BetKind::Played, Ok(play)) => {
+                if let Some(tally) = tally(&mut self.voided, Subject::Play(play)) {
+                    tally.count(&play.result(&pair, bet.key.nonce));
+                }
+            }
+            _ => {
+                if let (Some(tally), Some(float)) =
+                    (tally(&mut self.voided, Subject::Floats), pair.floats(bet.key.nonce).next())
+                {
+                    tally.count_float(float);
+                }
+            }
+        }
+    }
+
+    /// Judges a bet by everything that is known of it.
+    fn judge(&mut self, key: &BetKey, row: &Result<BetDetails, DbError>) {
+        let (bet, check, detail) = match row {
+            Ok(bet) => match verify_bet(bet) {
+                Verdict::Verified => return self.judged_verified(bet),
+                Verdict::Custom => return self.report.custom += 1,
+                Verdict::NotRevealed => return self.report.not_revealed += 1,
+                Verdict::Void => return self.void(bet),
+                Verdict::Mismatch { check, detail } => {
+                    self.report.mismatched += 1;
+                    (Some(bet), check, detail)
+                }
+            },
+            Err(error) => {
+                self.report.corrupt += 1;
+                (None, "Row".to_owned(), error.to_string())
+            }
+        };
+        let bet = bet.map(|bet| FoundBet {
+            commitment: bet.commitment.to_string(),
+            bet_ref: bet.bet_ref.clone(),
+            game: bet.game.clone(),
+            taken_at: Timestamp(bet.taken_at),
+        });
+        if self.report.findings.len() < LISTED_MAX {
+            let BetKey { session_id, seed_no, nonce } = *key;
+            self.report.findings.push(Finding { session_id, seed_no, nonce, bet, check, detail });
+        }
+    }
+
+    fn judged_verified(&mut self, bet: &BetDetails) {
+        match (Play::new(&bet.game, Some(&bet.params.clone().into())), &bet.server_seed) {
+            (Ok(play), Some(seed)) => {
+                self.verified(play, &play.result(&SeedPair::new(seed, &bet.client_seed), bet.key.nonce));
+            }
+            // Verified means that there were both.
+            _ => self.report.verified += 1,
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        let Self {
+            report: Report { verified, not_revealed, void, custom, mismatched, corrupt, findings, .. },
+            results,
+            voided,
+        } = other;
+        let report = &mut self.report;
+        report.verified += verified;
+        report.not_revealed += not_revealed;
+        report.void += void;
+        report.custom += custom;
+        report.mismatched += mismatched;
+        report.corrupt += corrupt;
+        let room = LISTED_MAX - report.findings.len();
+        report.findings.extend(findings.into_iter().take(room));
+        for (all, more) in [(&mut self.results, results), (&mut self.voided, voided)] {
+            for other in more.values() {
+                if let Some(tally) = tally(all, other.subject()) {
+                    tally.add(other);
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> Report {
+        let spread = |tallies: Tallies| tallies.values().map(Tally::distribution).collect();
+        Report { distributions: spread(self.results), voided: spread(self.voided), ..self.report }
+    }
+}
+
+/// The tally of a subject; none where there are too many already.
+fn tally(tallies: &mut Tallies, subject: Subject) -> Option<&mut Tally> {
+    let name = match &subject {
+        Subject::Play(play) => format!("{} {}", play.game(), json::canonical_map(&play.params())),
+        Subject::Floats => String::new(),
+    };
+    if tallies.len() >= SUBJECTS_MAX && !tallies.contains_key(&name) {
+        return None;
+    }
+    Some(tallies.entry(name).or_insert_with(|| Tally::new(subject)))
+}
+
+/// Checks stored bets against their revealed seeds. `progress` is told how many more were checked.
+///
+/// Each part is read in a snapshot of its own; bets taken after the check began need not be among them.
+///
+/// # Errors
+/// Nobody of the name asked for, and those of the database. What is wrong with a bet is no error but a finding.
+pub async fn verify(
+    reader: &Reader,
+    whose: &Whose,
+    filter: &ScanFilter,
+    progress: impl Fn(u64),
+) -> Result<Report, VerifyError> {
+    let mut tx = reader.snapshot("verify.start").await?;
+    let signers = Arc::new(tx.signers().await?);
+    let end = tx.scan_end(filter.to).await?;
+    tx.rollback().await;
+    let parts = match whose {
+        Whose::All => time_parts(reader, filter, end).boxed(),
+        Whose::Session(session_id) => {
+            let mut tx = reader.snapshot("verify.session").await?;
+            tx.session(*session_id).await?.ok_or(VerifyError::SessionNotFound(*session_id))?;
+            session_parts(reader, *session_id, None).boxed()
+        }
+        Whose::Commitment(commitment) => {
+            let mut tx = reader.snapshot("verify.commitment").await?;
+            let found = tx.find_commitment(commitment).await?;
+            let (session_id, seed_no) = found.ok_or(VerifyError::CommitmentNotFound(*commitment))?;
+            session_parts(reader, session_id, Some(seed_no)).boxed()
+        }
+        Whose::Player(player_ref) => {
+            let first = sessions_of(reader, player_ref, None).await?;
+            if first.is_empty() {
+                return Err(VerifyError::PlayerNotFound);
+            }
+            player_parts(reader, player_ref).boxed()
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let checked = parts
+        .map(|part| {
+            let signers = Arc::clone(&signers);
+            async move { check_part(reader, part?, filter, signers).await }
+        })
+        // In order, so that two runs list the same findings; one more than there are cores, which then need not wait for PostgreSQL.
+        .buffered(cores + 1);
+    let mut checked = std::pin::pin!(checked);
+    let mut counts = Counts::default();
+    while let Some((part, bets)) = checked.try_next().await? {
+        counts.add(part);
+        progress(bets);
+    }
+    Ok(counts.finish())
+}
+
+/// All bets of a time, cut into parts.
+fn time_parts<'a>(
+    reader: &'a Reader,
+    filter: &'a ScanFilter,
+    end: Option<DateTime<Utc>>,
+) -> impl Stream<Item = Result<Part, DbError>> + Send + 'a {
+    let start = filter.from.unwrap_or(DateTime::UNIX_EPOCH);
+    stream::try_unfold(start, move |from| async move {
+        let Some(end) = end.filter(|end| from < *end) else { return Ok(None) };
+        let mut tx = reader.snapshot("verify.cut").await?;
+        let to = tx.scan_part_end(from, end, filter.game.as_ref(), PART).await?;
+        tx.rollback().await;
+        Ok(Some((Part::Time { from, to }, to)))
+    })
+}
+
+/// The bets of a session, or of one of its seeds, cut into parts.
+fn session_parts(
+    reader: &Reader,
+    session_id: Uuid,
+    seed_no: Option<i32>,
+) -> impl Stream<Item = Result<Part, DbError>> + Send + '_ {
+    stream::try_unfold(Some((seed_no.unwrap_or(-1), -1)), move |above| async move {
+        let Some(above) = above else { return Ok(None) };
+        let mut tx = reader.snapshot("verify.cut").await?;
+        let up_to = tx.scan_session_part_end(session_id, seed_no, above, PART).await?;
+        tx.rollback().await;
+        Ok(Some((Part::Session { session_id, seed_no, above, up_to }, up_to)))
+    })
+}
+
+fn player_parts<'a>(
+    reader: &'a Reader,
+    player_ref: &'a PlayerRef,
+) -> impl Stream<Item = Result<Part, DbError>> + Send + 'a {
+    let sessions = stream::try_unfold(None, move |after| async move {
+        let page = sessions_of(reader, player_ref, after).await?;
+        let last = page.last().copied();
+        Ok::<_, DbError>(last.map(|last| (stream::iter(page.into_iter().map(Ok::<_, DbError>)), Some(last))))
+    });
+    sessions.try_flatten().map_ok(move |session_id| session_parts(reader, session_id, None)).try_flatten()
+}
+
+async fn sessions_of(reader: &Reader, player_ref: &PlayerRef, after: Option<Uuid>) -> Result<Vec<Uuid>, DbError> {
+    let mut tx = reader.snapshot("verify.player").await?;
+    let page = tx.sessions_of_player(player_ref.as_str(), after, SESSIONS).await?;
+    tx.rollback().await;
+    Ok(page)
+}
+
+/// Reads a part and checks it; gives how many bets it has.
+async fn check_part(
+    reader: &Reader,
+    part: Part,
+    filter: &ScanFilter,
+    signers: Arc<HashMap<i32, [u8; 32]>>,
+) -> Result<(Counts, u64), VerifyError> {
+    let mut tx = reader.snapshot("verify.part").await?;
+    let scan = tx.scan(&part, filter).await?;
+    let (scan, seeds) = tokio::task::spawn_blocking(move || {
+        let seeds = scan.seeds();
+        (scan, seeds)
+    })
+    .await?;
+    let seeds = tx.scanned_seeds(&seeds).await?;
+    let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&scan, seeds, &signers)).await??;
+    for keys in closer.chunks(1_000) {
+        let rows = rows_at(&mut tx, keys).await?;
+        counts = tokio::task::spawn_blocking(move || {
+            rows.iter().for_each(|(key, row)| counts.judge(key, row));
+            counts
+        })
+        .await?;
+    }
+    tx.rollback().await;
+    Ok((counts, bets))
+}
+
+/// Bets with all that belongs to them. One without its seed or session is its own error and no other's.
+async fn rows_at(tx: &mut Tx<Look>, keys: &[BetKey]) -> Result<Vec<(BetKey, Result<BetDetails, DbError>)>, DbError> {
+    match tx.bets_at(keys).await {
+        Err(DbError::Corrupt { .. }) => {}
+        rows => return rows,
+    }
+    let mut rows = Vec::with_capacity(keys.len());
+    for key in keys {
+        match tx.bets_at(&[*key]).await {
+            Ok(row) => rows.extend(row),
+            Err(error @ DbError::Corrupt { .. }) => rows.push((*key, Err(error))),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rows)
+}
+
+/// Confirms what is exactly as calculated; gives the places of everything else, and how many bets there were.
+fn quick(
+    scan: &Scan,
+    seeds: HashMap<(Uuid, i32), ScannedSeed>,
+    signers: &HashMap<i32, [u8; 32]>,
+) -> Result<(Counts, Vec<BetKey>, u64), DbError> {
+    let mut counts = Counts::default();
+    let (mut closer, mut bets) = (Vec::new(), 0);
+    let seeds: HashMap<(Uuid, i32), Seed> = seeds.into_iter().map(|(key, seed)| (key, Seed::new(seed))).collect();
+    let (mut plays, mut last) = (HashMap::new(), None);
+    let mut tallies: Vec<Tally> = Vec::new();
+    for bet in scan.bets() {
+        let (key, bet) = bet?;
+        bets += 1;
+        let confirmed = bet.ok().and_then(|bet| {
+            let seed = seeds.get(&(key.session_id, key.seed_no))?;
+            let (play, tally) = match last {
+                // Most bets are on the same game as the one before.
+                Some((game, params, found)) if game == bet.game && params == bet.params => found,
+                _ => *plays.entry((bet.game, bet.params)).or_insert_with(|| {
+                    let play = play_of(&bet)?;
+                    tallies.push(Tally::new(Subject::Play(play)));
+                    Some((play, tallies.len() - 1))
+                }),
+            }?;
+            last = Some((bet.game, bet.params, Some((play, tally))));
+            Some((confirm(&key, &bet, seed, &play, signers)?, tally))
+        });
+        match confirmed {
+            Some((Confirmed::Verified(result), tally)) => {
+                counts.report.verified += 1;
+                tallies[tally].count(&result);
+            }
+            Some((Confirmed::NotRevealed, _)) => counts.report.not_revealed += 1,
+            None => closer.push(key),
+        }
+    }
+    for part in tallies.iter().filter(|part| part.sample() > 0) {
+        if let Some(all) = tally(&mut counts.results, part.subject()) {
+            all.add(part);
+        }
+    }
+    closer.sort_unstable();
+    Ok((counts, closer, bets))
+}
+
+/// A game with its parameters, where these are stored as they must be: canonical, with their defaults.
+fn play_of(bet: &ScannedBet<'_>) -> Option<Play> {
+    let params = json::parse(bet.params, json::Limits::RECORD).ok()?;
+    let play = Play::new(std::str::from_utf8(bet.game).ok()?, Some(&params)).ok()?;
+    (json::canonical_map(&play.params()).as_bytes() == bet.params).then_some(play)
+}
+
+struct Seed {
+    public: ScannedSeed,
+    pair: Option<SeedPair>,
+}
+
+impl Seed {
+    fn new(public: ScannedSeed) -> Self {
+        let pair = public.server_seed.as_ref().map(|seed| SeedPair::new(seed, &public.client_seed));
+        Self { public, pair }
+    }
+}
+
+enum Confirmed {
+    Verified(GameResult),
+    NotRevealed,
+}
+
+/// Confirms a bet that was played at once; none when it must be looked at closer.
+fn confirm(
+    key: &BetKey,
+    bet: &ScannedBet<'_>,
+    seed: &Seed,
+    play: &Play,
+    signers: &HashMap<i32, [u8; 32]>,
+) -> Option<Confirmed> {
+    let (result_text, cursor) = bet.result.filter(|_| bet.kind == BetKind::Played)?;
+    let result = seed.pair.as_ref().map(|pair| play.result(pair, key.nonce));
+    let exact = result.as_ref().is_none_or(|result| result.is_canonical(result_text))
+        && u32::try_from(cursor) == Ok(play.cursor())
+        && bet.taken_at_us >= 0;
+    if !exact {
+        return None;
+    }
+    if let Some((bytes, signing_key_no)) = bet.signature {
+        let ScannedSeed { commitment, client_seed, .. } = &seed.public;
+        let at_ms = bet.taken_at_us / 1_000;
+        let mut record = Record::of_play(play, *commitment, client_seed.clone(), key.nonce, at_ms);
+        let result = json::parse(result_text, json::Limits::RECORD).ok()?;
+        record.outcome = Some(Outcome { cursor: play.cursor(), result });
+        if !signature::verify(record.payload().as_bytes(), bytes, signers.get(&signing_key_no)?) {
+            return None;
+        }
+    }
+    Some(result.map_or(Confirmed::NotRevealed, Confirmed::Verified))
+}
