@@ -165,6 +165,15 @@ pub struct SeedPart {
     pub below: i64,
 }
 
+/// Where a reference is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct InSession {
+    /// In this session; in all without it.
+    pub session_id: Option<Uuid>,
+    /// Under this seed of it.
+    pub seed_no: Option<i32>,
+}
+
 /// Whether bets are being taken just now, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
@@ -310,8 +319,7 @@ impl<A: Access> Tx<A> {
         &mut self,
         wanted: &Wanted<'_>,
         bet_ref: &str,
-        session_id: Option<Uuid>,
-        seed_no: Option<i32>,
+        InSession { session_id, seed_no }: InSession,
         beyond: Option<&Position>,
         direction: Direction,
         limit: usize,

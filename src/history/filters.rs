@@ -110,7 +110,7 @@ impl Filters {
     }
 
     /// Before everything that any clock of a database said.
-    pub(super) fn from_time(&self) -> DateTime<Utc> {
+    pub(super) fn earliest(&self) -> DateTime<Utc> {
         self.from.map_or(DateTime::UNIX_EPOCH, |Timestamp(from)| from)
     }
 }

@@ -149,7 +149,7 @@ fn cells(line: &[u8]) -> Result<csv::StringRecord, ResumeError> {
 fn read_header(format: Format, line: &[u8], filters: &Filters) -> Result<DateTime<Utc>, ResumeError> {
     let header: Result<OldHeader, _> = match format {
         Format::Ndjson => serde_json::from_slice(line),
-        Format::Csv => serde_json::from_str(cells(line)?.iter().last().unwrap_or_default()),
+        Format::Csv => serde_json::from_str(cells(line)?.iter().next_back().unwrap_or_default()),
     };
     match header {
         Ok(header) if header.format != FORMAT => {

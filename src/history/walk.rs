@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use super::filters::{Filters, Order};
 use crate::db::bets::BetKey;
-use crate::db::history::{Bound, Candidate, Direction, Position, SeedPart, SeedSpan, SeedsOf, Wanted, WantedState};
+use crate::db::history::{
+    Bound, Candidate, Direction, InSession, Position, SeedPart, SeedSpan, SeedsOf, Wanted, WantedState,
+};
 use crate::db::{DbError, Look, Tx};
 
 /// Seeds read at once.
@@ -29,10 +31,7 @@ const CLOCK_SLACK: TimeDelta = TimeDelta::days(1);
 #[derive(Clone, Debug)]
 enum Route {
     Time,
-    Reference {
-        session_id: Option<Uuid>,
-        seed_no: Option<i32>,
-    },
+    Reference(InSession),
     Seeds(Scope),
     /// Nothing can fit.
     Nothing,
@@ -87,7 +86,7 @@ impl<'a> Walk<'a> {
             state: filters.wanted_state(),
             player_ref: filters.player_ref.as_ref().map(|player_ref| player_ref.as_str()),
             nonce: filters.nonce,
-            from: filters.from_time(),
+            from: filters.earliest(),
             until: to,
         };
         Ok(Self {
@@ -141,9 +140,9 @@ impl<'a> Walk<'a> {
         let rows = match &self.route {
             Route::Nothing => Vec::new(),
             Route::Time => tx.walk_time(&self.wanted, at.as_ref(), self.direction, limit).await?,
-            Route::Reference { session_id, seed_no } => {
+            Route::Reference(place) => {
                 let bet_ref = self.filters.bet_ref.as_ref().map_or("", |bet_ref| bet_ref.as_str());
-                tx.walk_ref(&self.wanted, bet_ref, *session_id, *seed_no, at.as_ref(), self.direction, limit).await?
+                tx.walk_ref(&self.wanted, bet_ref, *place, at.as_ref(), self.direction, limit).await?
             }
             Route::Seeds(scope) => {
                 let scope = scope.clone();
@@ -278,7 +277,7 @@ async fn route(tx: &mut Tx<Look>, filters: &Filters) -> Result<Route, DbError> {
         }
     }
     if filters.bet_ref.is_some() {
-        return Ok(Route::Reference { session_id, seed_no });
+        return Ok(Route::Reference(InSession { session_id, seed_no }));
     }
     let Some(session_id) = session_id else {
         // The order is by place, and of its four filters only the player is left.

@@ -85,6 +85,10 @@ async fn an_export_is_streamed_in_both_forms() {
     assert_eq!(lines[0]["filters"], json!({"game": "dice"}));
     assert_eq!((&lines[4]["type"], &lines[4]["records"]), (&json!("trailer"), &json!(3)));
 
+    // A line can be checked as it is.
+    let inspected = served.api.post("/v1/verify", lines[1].clone()).await.expect(200);
+    assert_eq!(inspected["status"], "incomplete", "the seed is not revealed");
+
     let answer = served.get("format=csv").await;
     assert_eq!(answer.headers()["content-type"], "text/csv; charset=utf-8; header=present");
     let text = answer.text().await.unwrap();
