@@ -29,8 +29,6 @@ const STEP: TimeDelta = TimeDelta::milliseconds(1);
 pub struct Filling {
     pub records: usize,
     pub bets_per_seed: usize,
-    /// Nothing but dice, all of them recorded.
-    pub dice_only: bool,
 }
 
 /// Texts to copy, a table each.
@@ -111,7 +109,7 @@ fn wave(ring: &KeyRing, filling: Filling, first: usize, count: usize, began: Dat
     for seed_no in 0..SEEDS_PER_SESSION {
         for nonce in 0..filling.bets_per_seed {
             for (id, seeds) in ids.iter().zip(&seeds) {
-                bet(&mut texts, &games, filling, *id, seed_no, nonce, &seeds[seed_no], at)?;
+                bet(&mut texts, &games, *id, seed_no, nonce, &seeds[seed_no], at)?;
                 at += STEP;
             }
         }
@@ -164,7 +162,6 @@ fn games() -> Done<Vec<(Play, String)>> {
 fn bet(
     texts: &mut Texts,
     games: &[(Play, String)],
-    filling: Filling,
     id: Uuid,
     seed_no: usize,
     nonce: usize,
@@ -175,7 +172,7 @@ fn bet(
     let dice = at.timestamp_millis().cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
     let bet_ref = format!("b{seed_no}-{nonce}");
     let start = format!("{id}\t{seed_no}\t{nonce}\t{bet_ref}");
-    if !filling.dice_only && dice.is_multiple_of(200) {
+    if dice.is_multiple_of(200) {
         let (rules, expires) = ("0".repeat(64), at + TimeDelta::hours(1));
         writeln!(
             texts.bets,
@@ -184,7 +181,7 @@ fn bet(
         writeln!(texts.voids, "{id}\t{seed_no}\t{nonce}\texpired\t{at}\t{expires}")?;
         return Ok(());
     }
-    let pick = if filling.dice_only || dice % 10 < 7 { 0 } else { 1 + (dice / 10) as usize % (games.len() - 1) };
+    let pick = if dice % 10 < 7 { 0 } else { 1 + (dice / 10) as usize % (games.len() - 1) };
     let (play, params) = &games[pick];
     let result = play.result(seeds, nonce as u64).canonical();
     let (game, cursor) = (play.game().name(), play.cursor());
