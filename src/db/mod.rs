@@ -225,7 +225,8 @@ impl Datastore {
     /// # Errors
     /// No connection in time, or no database.
     pub async fn begin(&self, name: &'static str) -> Result<Tx, DbError> {
-        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await?;
+        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await;
+        let inner = inner.map_err(|error| self.no_connection(error))?;
         Ok(Tx { inner, name, access: PhantomData })
     }
 
@@ -240,13 +241,22 @@ impl Datastore {
     /// The same with more settings for its length.
     async fn snapshot_with(&self, name: &'static str, settings: &str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
-        Ok(Tx { inner: self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?, name, access: PhantomData })
+        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await;
+        Ok(Tx { inner: inner.map_err(|error| self.no_connection(error))?, name, access: PhantomData })
     }
 
     /// A connection of its own for one transaction after the other, made when it is first used. It waits for locks no longer than
     /// `lock_timeout`; `settings` are PostgreSQL's, by name.
     pub fn writer(&self, lock_timeout: Duration, settings: &[(&str, &str)]) -> writer::Writer {
         writer::Writer::new(self.clone(), lock_timeout, settings)
+    }
+
+    /// Why no connection could be had: all are in use, or none can be made.
+    fn no_connection(&self, error: sqlx::Error) -> DbError {
+        if matches!(error, sqlx::Error::PoolTimedOut) && self.pool.size() < self.pool.options().get_max_connections() {
+            return DbError::Unavailable("no connection to the database could be made in time".to_owned());
+        }
+        error.into()
     }
 
     /// Whether the database answers.

@@ -107,7 +107,15 @@ async fn a_killed_server_is_started_again_and_requests_go_on() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-    let view = caller.call("GET", &format!("/v1/sessions/{}", id(&session)), None).await.1;
+    // The server is there again, and may still be starting.
+    let (path, began) = (format!("/v1/sessions/{}", id(&session)), Instant::now());
+    let view = loop {
+        match caller.call("GET", &path, None).await {
+            (200, view) => break view,
+            (status, answer) => assert!(status == 503 && began.elapsed() < BACK_MAX, "{answer}\n{}", service.logs()),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
     assert_eq!(view["bets"], 2);
     assert!(service.terminate().success());
 }
