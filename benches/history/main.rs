@@ -61,10 +61,10 @@ impl Plan {
 fn main() -> Done<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let folder = tempfile::tempdir()?;
+        let (data, folder) = (tempfile::tempdir()?, tempfile::tempdir()?);
         // Room for the log: a checkpoint in the middle is not what is measured.
         let settings = [("max_wal_size", "16GB"), ("checkpoint_timeout", "1h"), ("shared_buffers", "2GB")];
-        let server = Embedded::start(&folder.path().join("data"), &find_binaries(None)?, &settings).await?;
+        let server = Embedded::start(data.path(), &find_binaries(None)?, &settings).await?;
         let measured = measure(&server, folder.path()).await;
         server.stop().await?;
         println!("{}", measured?);
