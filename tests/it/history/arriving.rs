@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fairledger::history::{Filters, History, HistorySettings};
+use fairledger::history::{Filters, History};
 use fairledger::seeds::SessionRequest;
 use fairledger::seeds::model::View;
 use fairledger::seeds::values::PlayerRef;
 use serde_json::Value;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::world::{World, history_of};
+use super::world::World;
 use super::{page, texts};
 use crate::seeds::dice;
 
