@@ -187,7 +187,7 @@ impl Player<'_> {
             self.play("dice", json!({})).await;
         }
         self.settle(0, "2.75").await;
-        let round = self.round("mines", json!({ "mines": 1 })).await;
+        let round = self.round("mines", json!({ "mines": 4 })).await;
         let shown = self.step(round, 0, Some(Disclose::Tiles(vec![3]))).await.unwrap();
         let lost = shown["tiles"][0]["mine"] == json!(true);
         if !lost {
