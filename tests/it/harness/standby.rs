@@ -55,6 +55,33 @@ impl Primary {
     }
 }
 
+/// Copies the data of a running primary for a standby, by PostgreSQL's low-level interface: not every package of server binaries brings
+/// `pg_basebackup`. <https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-LOWLEVEL-BASE-BACKUP>
+async fn copy_running(primary: &Primary, data: &Path, owner: &std::fs::Metadata) {
+    let mut admin = primary.admin().await;
+    let version: i32 =
+        sqlx::query_scalar("SELECT current_setting('server_version_num')::int").fetch_one(&mut admin).await.unwrap();
+    let (start, stop) = if version < 150_000 {
+        ("SELECT pg_start_backup('standby', true, false)::text", "SELECT labelfile FROM pg_stop_backup(false, false)")
+    } else {
+        ("SELECT pg_backup_start('standby', true)::text", "SELECT labelfile FROM pg_backup_stop(false)")
+    };
+    let _: String = sqlx::query_scalar(start).fetch_one(&mut admin).await.unwrap();
+    let (from, to) = (primary.folder.path().join("pg"), data.to_owned());
+    let copied = tokio::task::spawn_blocking(move || {
+        // A file may go while it is copied; the log makes up for it.
+        Command::new("cp").arg("-a").arg(&from).arg(&to).output()
+    });
+    copied.await.unwrap().unwrap();
+    let label: String = sqlx::query_scalar(stop).fetch_one(&mut admin).await.unwrap();
+    for (name, text) in [("backup_label", label.as_str()), ("standby.signal", "")] {
+        let path = data.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::os::unix::fs::chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+    std::fs::remove_file(data.join("postmaster.pid")).unwrap();
+}
+
 /// A streaming standby. Killed when dropped.
 #[derive(Debug)]
 pub struct Standby {
@@ -80,11 +107,8 @@ impl Standby {
             }
             command
         };
-        let mut copy = as_owner(&primary.binaries.dir.join("pg_basebackup"));
-        copy.arg("-D").arg(&data).arg("-h").arg(&socket).args(["-p", &port.to_string(), "-U", SUPERUSER]);
-        copy.args(["--wal-method=stream", "--checkpoint=fast", "--no-sync", "--write-recovery-conf"]);
-        let copied = tokio::task::spawn_blocking(move || copy.output()).await.unwrap().unwrap();
-        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        copy_running(primary, &data, &owner).await;
+        let conninfo = format!("host={} port={port} user={SUPERUSER}", socket.display());
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut server = as_owner(&primary.binaries.dir.join("postgres"));
         server.arg("-D").arg(&data).arg("-k").arg(folder.path()).args(["-p", &port.to_string()]);
@@ -93,6 +117,7 @@ impl Standby {
         {
             server.args(["-c", setting]);
         }
+        server.args(["-c", &format!("primary_conninfo={conninfo}")]);
         for (name, value) in SETTINGS {
             server.args(["-c", &format!("{name}={value}")]);
         }
