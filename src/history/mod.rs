@@ -4,7 +4,7 @@
 //! transaction that could change a row) and I12 (a page looks at so many rows at the most; exports are counted).
 //!
 //! An answer is complete up to a stated time, its `asOf`: no bet with an earlier time can be committed after its snapshot began. See
-//! [`History::look`].
+//! `History::look`.
 //!
 //! | file | holds |
 //! |---|---|
