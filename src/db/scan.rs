@@ -200,7 +200,6 @@ impl<A: Access> Tx<A> {
     /// Those of the database. A seed that cannot be decoded is left out: whoever needs it looks at its bets one by one and is told.
     pub async fn scanned_seeds(&mut self, keys: &[(Uuid, i32)]) -> Result<HashMap<(Uuid, i32), ScannedSeed>, DbError> {
         let (session_ids, seed_nos): (Vec<Uuid>, Vec<i32>) = keys.iter().copied().unzip();
-        self.join_by_index().await?;
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.client_seed AS "client_seed!", r.server_seed AS "server_seed?"
                FROM unnest($1::uuid[], $2::integer[]) AS k (session_id, seed_no)
@@ -222,15 +221,6 @@ impl<A: Access> Tx<A> {
             Some(((row.session_id, row.seed_no), ScannedSeed { commitment, client_seed, server_seed }))
         });
         Ok(decoded.collect())
-    }
-
-    /// Makes the planner join by index for the rest of the transaction: for what is looked up by key that is the same work at any size,
-    /// and a wrong guess at how many there are would read whole tables.
-    pub(super) async fn join_by_index(&mut self) -> Result<(), DbError> {
-        sqlx::query!("SELECT set_config('enable_hashjoin', 'off', true) AS hash, set_config('enable_mergejoin', 'off', true) AS merge")
-            .fetch_one(&mut *self.inner)
-            .await?;
-        Ok(())
     }
 }
 
