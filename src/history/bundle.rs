@@ -21,9 +21,9 @@ use crate::db::seeds::SeedRow;
 use crate::db::{Access, DbError, Tx, corrupt};
 use crate::gfs::json;
 use crate::gfs::seed::{ClientSeed, Commitment};
-use crate::seeds::model::{BetStatus, RevealedSeed, SettlementView};
+use crate::seeds::model::{BetStatus, RevealedSeed, SettlementView, StepView};
 use crate::seeds::values::Timestamp;
-use crate::seeds::{bet_answer, round_outcome};
+use crate::seeds::{bet_answer, round_outcome, step_view};
 
 /// The format of a bundle. Another layout, other fields or other statements are another format.
 pub const FORMAT: &str = "fairledger-bundle/1";
@@ -144,25 +144,7 @@ pub struct BundledRound {
     /// How many steps it has.
     pub next_index: u32,
     /// The steps, in order.
-    pub steps: Vec<BundledStep>,
-}
-
-/// A step of a round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BundledStep {
-    /// Its place, from 0.
-    pub index: u32,
-    /// The engine's own description.
-    pub step: Value,
-    /// What the engine asked to be shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disclose: Option<Value>,
-    /// What was shown for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disclosed: Option<Value>,
-    /// When it was stored, which is before it was shown.
-    pub at: Timestamp,
+    pub steps: Vec<StepView>,
 }
 
 /// The life of a seed that bets were taken under.
@@ -386,16 +368,7 @@ async fn round_in<A: Access>(tx: &mut Tx<A>, bet: &BetDetails) -> Result<Bundled
     Ok(BundledRound {
         status: if matches!(bet.state, BetState::Pending) { "open" } else { "closed" }.to_owned(),
         next_index: u32::try_from(steps.len()).map_err(|_| corrupt("round", "more steps than can be counted"))?,
-        steps: steps
-            .into_iter()
-            .map(|step| BundledStep {
-                index: step.index,
-                step: step.step,
-                disclose: step.disclose,
-                disclosed: step.disclosed,
-                at: Timestamp(step.stepped_at),
-            })
-            .collect(),
+        steps: steps.into_iter().map(step_view).collect(),
     })
 }
 

@@ -110,17 +110,18 @@ pub(super) fn round_view(bet: &BetDetails, steps: Vec<StepRow>) -> Result<RoundV
         status: if matches!(bet.state, BetState::Pending) { "open" } else { "closed" },
         outcome: round_outcome(bet),
         next_index,
-        steps: steps
-            .into_iter()
-            .map(|step| StepView {
-                index: step.index,
-                step: step.step,
-                disclose: step.disclose,
-                disclosed: step.disclosed,
-                at: Timestamp(step.stepped_at),
-            })
-            .collect(),
+        steps: steps.into_iter().map(step_view).collect(),
     })
+}
+
+pub(crate) fn step_view(step: StepRow) -> StepView {
+    StepView {
+        index: step.index,
+        step: step.step,
+        disclose: step.disclose,
+        disclosed: step.disclosed,
+        at: Timestamp(step.stepped_at),
+    }
 }
 
 pub(super) fn seed_view(seed: &SeedRow, voids: u64) -> SeedView {

@@ -47,7 +47,7 @@ use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub(crate) use answer::{bet_answer, round_outcome};
+pub(crate) use answer::{bet_answer, round_outcome, step_view};
 pub use bets::{BetRequest, GameRequest, ReservationRequest, Wager};
 pub use ending::{ClientSeedRequest, RotateRequest};
 pub use ends::{RecordRequest, SettlementRequest, VoidRequest};

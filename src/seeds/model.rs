@@ -374,7 +374,8 @@ pub struct RoundView {
 }
 
 /// A step of a round.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct StepView {
     /// Its place, from 0.
     pub index: u32,
@@ -386,6 +387,6 @@ pub struct StepView {
     /// What was shown for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disclosed: Option<Value>,
-    /// When.
+    /// When it was stored, which is before it was shown.
     pub at: Timestamp,
 }
