@@ -69,17 +69,18 @@ pub async fn insert(connection: &mut PgConnection, spend: &SpendRow<'_>) -> Resu
     Ok(inserted == 1)
 }
 
-/// Looks at tokens, each in the order given. One statement: what it tells of a token is of one instant.
+/// Looks at tokens, each in the order given. One statement that reads the clock once: what it tells of them all is of one instant.
 ///
 /// # Errors
 /// Those of the database, and corruption.
 pub async fn look(connection: &mut PgConnection, spends: &[SpendRow<'_>]) -> Result<Vec<Standing>, DbError> {
     let (key_ids, nonces, _) = columns(spends);
     let rows = sqlx::query!(
-        r#"SELECT k.state AS "state?", coalesce(clock_timestamp() < k.redeem_from, false) AS "early!",
-                  coalesce(clock_timestamp() >= k.redeem_until, false) AS "late!", s.spend_id AS "spend_id?",
+        r#"WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
+           SELECT k.state AS "state?", coalesce(clock.now < k.redeem_from, false) AS "early!",
+                  coalesce(clock.now >= k.redeem_until, false) AS "late!", s.spend_id AS "spend_id?",
                   coalesce(s.xmin = pg_current_xact_id_if_assigned()::xid, false) AS "inserted_here!"
-           FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS t (key_id, nonce, place)
+           FROM clock, unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS t (key_id, nonce, place)
            LEFT JOIN fairledger.token_keys k ON k.key_id = t.key_id
            LEFT JOIN fairledger.spends s ON s.key_no = k.key_no AND s.nonce = t.nonce
            ORDER BY t.place"#,
