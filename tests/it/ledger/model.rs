@@ -38,7 +38,8 @@ struct Model {
     standing: BTreeMap<Vec<u8>, Uuid>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// In the order in which a key goes through them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum State {
     Open,
     Closed,
@@ -119,19 +120,40 @@ impl Model {
             }
         }
     }
+
+    /// The model after a step that saw this time and this state of the key; none when the answer would have been another.
+    fn after(&self, step: &Step, answer: &str, now: DateTime<Utc>, state: State) -> Option<Self> {
+        let mut next = Self { now, state, ..self.clone() };
+        if next.step(step) != answer {
+            return None;
+        }
+        next.now = if let Step::Clock(at) = step { *at } else { self.now };
+        next.state = next.state.max(self.state);
+        if next.state == State::Swept {
+            next.standing.clear();
+        }
+        Some(next)
+    }
 }
 
 /// Every state in which some order of the steps leaves the model, with the answers that were given.
 ///
-/// A request reads the clock at one instant and takes effect, all of it, at another: of a clock that moves while it is under way it may
-/// have seen any time that was shown.
+/// A request reads the clock and the key at one instant and takes effect, all of it, at a later one. So of a clock that moves while it is
+/// under way it may have seen any time that was shown; and a key that is closed or swept meanwhile it may have seen as it was before:
+/// what is promised is that nothing is accepted that begins after the closing is answered.
 fn explained(models: &HashSet<Model>, steps: &[(Step, String)]) -> HashSet<Model> {
     let set = steps.iter().filter_map(|(step, _)| if let Step::Clock(at) = step { Some(*at) } else { None });
     let shown: HashSet<DateTime<Utc>> = models.iter().map(|model| model.now).chain(set).collect();
-    in_some_order(models, steps, &shown)
+    let states: HashSet<State> = models.iter().map(|model| model.state).collect();
+    in_some_order(models, steps, &shown, &states)
 }
 
-fn in_some_order(models: &HashSet<Model>, steps: &[(Step, String)], shown: &HashSet<DateTime<Utc>>) -> HashSet<Model> {
+fn in_some_order(
+    models: &HashSet<Model>,
+    steps: &[(Step, String)],
+    shown: &HashSet<DateTime<Utc>>,
+    states: &HashSet<State>,
+) -> HashSet<Model> {
     if steps.is_empty() {
         return models.clone();
     }
@@ -139,18 +161,16 @@ fn in_some_order(models: &HashSet<Model>, steps: &[(Step, String)], shown: &Hash
     for first in 0..steps.len() {
         let mut rest = steps.to_vec();
         let (step, answer) = rest.remove(first);
-        let next: HashSet<Model> = models
-            .iter()
-            .flat_map(|model| shown.iter().map(move |seen| (model, *seen)))
-            .filter_map(|(model, seen)| {
-                let mut next = Model { now: seen, ..model.clone() };
-                let explains = next.step(&step) == answer;
-                let now = if let Step::Clock(at) = step { at } else { model.now };
-                explains.then_some(Model { now, ..next })
-            })
-            .collect();
+        let mut next = HashSet::new();
+        for model in models {
+            for now in shown {
+                for state in states.iter().chain([&model.state]) {
+                    next.extend(model.after(&step, &answer, *now, *state));
+                }
+            }
+        }
         if !next.is_empty() {
-            after.extend(in_some_order(&next, &rest, shown));
+            after.extend(in_some_order(&next, &rest, shown, states));
         }
     }
     after
