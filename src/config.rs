@@ -89,6 +89,12 @@ pub struct Settings {
     pub migrate_database_url: Option<DatabaseUrl>,
     /// Without `database_url`, refuse instead of running a private PostgreSQL.
     pub require_database: bool,
+    /// The witness folder.
+    pub witness_dir: Option<PathBuf>,
+    /// The instance's name.
+    pub instance: Option<String>,
+    /// Refuse to serve without a synchronous standby.
+    pub require_sync_standby: bool,
     /// Folder of PostgreSQL's server binaries for the private server.
     pub pg_bin: Option<PathBuf>,
     /// Names of the roles that the migrator gives rights to.
@@ -128,6 +134,9 @@ impl Settings {
             database_url: read.optional("database-url", parse_url)?,
             migrate_database_url: read.optional("migrate-database-url", parse_url)?,
             require_database: read.required("require-database", values::boolean)?,
+            witness_dir: read.optional("witness-dir", |text| Ok(PathBuf::from(text)))?,
+            instance: read.optional("instance", values::instance_name)?,
+            require_sync_standby: read.required("require-sync-standby", values::boolean)?,
             pg_bin: read.optional("pg-bin", |text| Ok(PathBuf::from(text)))?,
             roles: read.roles()?,
             pool: PoolSettings {

@@ -22,7 +22,7 @@ pub struct SealedSeed {
 /// Where a seed's client seed came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientSeedSource {
-    /// Made here when the session was created.
+    /// Made here, with the session or by a recovery.
     Generated,
     /// Set by the caller.
     Player,
@@ -106,7 +106,7 @@ impl RetiredBy {
 pub enum SeedStatus {
     /// Bets are taken under it.
     Live,
-    /// Ended, with bets, and shown in clear.
+    /// Ended and shown in clear: it has bets, or may have had some that a recovery found lost.
     Revealed,
     /// Ended without a bet.
     Discarded,
@@ -525,10 +525,35 @@ impl Tx {
         next: &NextSeedRow,
         by: RetiredBy,
     ) -> Result<(), DbError> {
+        self.insert_ended_seed(session, next, SeedStatus::Discarded, by).await
+    }
+
+    /// Keeps a next seed that is revealed although, as far as this database knows, it was never in use.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_revealed_seed(
+        &mut self,
+        session: &LockedSession,
+        next: &NextSeedRow,
+        server_seed: &ServerSeed,
+        by: RetiredBy,
+    ) -> Result<(), DbError> {
+        self.insert_ended_seed(session, next, SeedStatus::Revealed, by).await?;
+        self.insert_reveal_of(session.session_id, next.seed_no, &next.commitment, server_seed, by).await
+    }
+
+    async fn insert_ended_seed(
+        &mut self,
+        session: &LockedSession,
+        next: &NextSeedRow,
+        status: SeedStatus,
+        by: RetiredBy,
+    ) -> Result<(), DbError> {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.seeds (session_id, seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at, status,
                  retired_at, retired_by)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, 'discarded', clock_timestamp(), $8)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), $9)",
             session.session_id,
             next.seed_no,
             next.commitment.as_bytes().as_slice(),
@@ -536,6 +561,7 @@ impl Tx {
             next.sealed.key_id,
             next.epoch,
             next.committed_at,
+            status.as_str(),
             by.as_str(),
         )
         .execute(&mut *self.inner)
@@ -669,13 +695,24 @@ impl Tx {
         server_seed: &ServerSeed,
         by: RetiredBy,
     ) -> Result<(), DbError> {
+        self.insert_reveal_of(seed.session_id, seed.seed_no, &seed.commitment, server_seed, by).await
+    }
+
+    async fn insert_reveal_of(
+        &mut self,
+        session_id: Uuid,
+        seed_no: i32,
+        commitment: &Commitment,
+        server_seed: &ServerSeed,
+        by: RetiredBy,
+    ) -> Result<(), DbError> {
         let bytes = server_seed.to_bytes();
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.reveals (session_id, seed_no, commitment, server_seed, revealed_at, reason)
              VALUES ($1, $2, $3, $4, clock_timestamp(), $5)",
-            seed.session_id,
-            seed.seed_no,
-            seed.commitment.as_bytes().as_slice(),
+            session_id,
+            seed_no,
+            commitment.as_bytes().as_slice(),
             bytes.as_slice(),
             by.as_str(),
         )

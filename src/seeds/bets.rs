@@ -208,7 +208,7 @@ impl Seeds {
     async fn try_take(&self, session_id: Uuid, binding: &Binding<'_>) -> Result<Taken, SeedsError> {
         // Most requests are new: the stored bet is looked for only after a first try found something in the way.
         let mut first = true;
-        settle_it!(self.inner.store, "bet.take", |tx| {
+        settle_it!(self, "bet.take", |tx| {
             let look_first = !std::mem::take(&mut first);
             self.take_in(tx, session_id, binding, look_first).await
         })
@@ -227,7 +227,7 @@ impl Seeds {
         let settings = &self.inner.settings;
         let pending = binding.kind != BetKind::Played;
         let reserved =
-            tx.reserve_nonce(session_id, &binding.commitment, self.inner.epoch, pending, settings.pending_max).await?;
+            tx.reserve_nonce(session_id, &binding.commitment, self.epoch(), pending, settings.pending_max).await?;
         let Some(reserved) = reserved else {
             return self.explain(tx, session_id, binding).await;
         };
@@ -306,6 +306,7 @@ impl Seeds {
         if let Some(bet) = tx.bet_by_ref(session_id, binding.bet_ref).await? {
             return replayed(binding, bet);
         }
+        self.in_epoch(&session)?;
         if !session.open {
             return Err(SeedsError::SessionClosed.into());
         }
@@ -314,7 +315,8 @@ impl Seeds {
             let session = Box::new(self.view_in(tx, session_id).await?);
             return Err(SeedsError::CommitmentChanged { session }.into());
         }
-        if seed.epoch != self.inner.epoch {
+        if seed.epoch != self.epoch() {
+            // A recovery was made just now, and this process has not heard of it yet.
             let message = format!("the session's seed is of recovery epoch {}", seed.epoch);
             return Err(DbError::Unavailable(message).into());
         }

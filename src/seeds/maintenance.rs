@@ -1,10 +1,11 @@
-//! What happens by itself: use of sessions is written down, idle sessions are closed, expired reservations voided, old quota rows and
+//! What happens by itself: sessions follow a recovery, use of sessions is written down, idle sessions are closed, expired reservations voided, old quota rows and
 //! application sessions past their time ended. Bounded batches; each session in a transaction of its own, looked at again under its
 //! lock, so that any number of processes may do this at once.
 
 use uuid::Uuid;
 
 use super::error::{Attempt, SeedsError, settle_it};
+use super::recovery::BEGIN;
 use super::{Seeds, missing};
 use crate::db::seeds::RetiredBy;
 use crate::db::{DbError, transaction};
@@ -20,6 +21,8 @@ const MARKS_MAX: usize = 1_000;
 pub struct Maintained {
     /// Sessions whose use was written down.
     pub marked: usize,
+    /// Sessions moved into the epoch of a recovery.
+    pub recovered: usize,
     /// Idle sessions closed.
     pub closed: usize,
     /// Application sessions ended because their time to live was over.
@@ -42,6 +45,12 @@ impl Seeds {
         let settings = &self.inner.settings;
         let store = &self.inner.store;
         let idle_seconds = settings.idle_after.as_secs_f64();
+
+        let place = self.inner.recovering.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let (recovered, next) = self.recover_some(place.unwrap_or(BEGIN)).await?;
+        *self.inner.recovering.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = next;
+        done.recovered = recovered;
+        done.more |= next.is_some();
 
         let reservations = transaction!(store, "maintain.reservations", |tx| tx.expired_reservations(BATCH).await)?;
         done.more |= reservations.len() == BATCH as usize;
@@ -91,9 +100,10 @@ impl Seeds {
     /// Closes a session if it is still idle, or past its time, under its lock; gives how many were closed.
     pub(super) async fn end_session(&self, session_id: Uuid, by: RetiredBy) -> Result<usize, SeedsError> {
         let idle_seconds = self.inner.settings.idle_after.as_secs_f64();
-        settle_it!(self.inner.store, "session.end", |tx| {
+        settle_it!(self, "session.end", |tx| {
             async {
                 let session = tx.lock_session(session_id).await?.ok_or_else(|| missing("session"))?;
+                self.in_epoch(&session)?;
                 let due = match by {
                     RetiredBy::Idle => tx.is_idle(&session, idle_seconds).await?,
                     _ => tx.is_expired(&session).await?,

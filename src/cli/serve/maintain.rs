@@ -42,7 +42,7 @@ pub(super) async fn run(seeds: Seeds, stop: CancellationToken) {
 }
 
 fn ended_something(done: &Maintained) -> bool {
-    done.closed + done.expired_sessions + done.expired_reservations > 0
+    done.recovered + done.closed + done.expired_sessions + done.expired_reservations > 0
 }
 
 /// A quarter of the shortest time that maintenance watches over, so that what is due is not long overdue.
