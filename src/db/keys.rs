@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{DbError, Tx, corrupt};
+use super::{Access, DbError, Tx, corrupt};
 
 /// Taken by whatever registers keys: "tokenkey" as ASCII.
 const REGISTER_LOCK: i64 = 0x746f_6b65_6e6b_6579;
@@ -90,6 +90,18 @@ impl LockedKeys {
 #[derive(Debug)]
 pub struct SweepLock(());
 
+impl<A: Access> Tx<A> {
+    /// When the latest recovery was confirmed, if there was one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn last_recovery(&mut self) -> Result<Option<DateTime<Utc>>, DbError> {
+        Ok(sqlx::query_scalar!("SELECT max(recovered_at) FROM fairledger.recoveries")
+            .fetch_one(&mut *self.inner)
+            .await?)
+    }
+}
+
 impl Tx {
     /// Keeps other transactions from registering keys. Waits for its turn.
     ///
@@ -145,16 +157,6 @@ impl Tx {
         .into_iter()
         .map(|row| key_row!(row))
         .collect()
-    }
-
-    /// When the latest recovery was confirmed, if there was one.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn last_recovery(&mut self) -> Result<Option<DateTime<Utc>>, DbError> {
-        Ok(sqlx::query_scalar!("SELECT max(recovered_at) FROM fairledger.recoveries")
-            .fetch_one(&mut *self.inner)
-            .await?)
     }
 
     /// Stores a new key, with its partition. Its name must be free: look under the same lock.

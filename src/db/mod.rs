@@ -285,7 +285,12 @@ impl Datastore {
     /// No connection in time, or no database.
     pub async fn snapshot(&self, name: &'static str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1);
-        Ok(Tx { inner: self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?, name, fence: None, access: PhantomData })
+        Ok(Tx {
+            inner: self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await?,
+            name,
+            fence: None,
+            access: PhantomData,
+        })
     }
 
     /// Whether the database answers.

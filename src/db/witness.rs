@@ -145,7 +145,12 @@ pub(super) async fn lock(connection: &mut PgConnection) -> Result<(), DbError> {
 }
 
 /// Tells every instance that one found a loss.
-pub(super) async fn post(connection: &mut PgConnection, instance: &str, epoch: i32, reason: &str) -> Result<(), DbError> {
+pub(super) async fn post(
+    connection: &mut PgConnection,
+    instance: &str,
+    epoch: i32,
+    reason: &str,
+) -> Result<(), DbError> {
     let reason: String = reason.chars().take(1_000).collect();
     sqlx::query!(
         "INSERT INTO fairledger.quarantines (instance, epoch, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",

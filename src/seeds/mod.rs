@@ -188,7 +188,18 @@ impl Seeds {
         store.saw_epoch(epoch);
         let signing = signing_key.zip(signing_key_no).map(|(key, signing_key_no)| Signing { key, signing_key_no });
         let seen = Mutex::new(HashSet::new());
-        Ok(Self { inner: Arc::new(Inner { store, ring, secret, signing, settings, moved: AtomicI32::new(0), recovering: Mutex::default(), seen }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                store,
+                ring,
+                secret,
+                signing,
+                settings,
+                moved: AtomicI32::new(0),
+                recovering: Mutex::default(),
+                seen,
+            }),
+        })
     }
 
     /// The datastore beneath.

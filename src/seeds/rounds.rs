@@ -136,9 +136,8 @@ impl Seeds {
         nonce: u64,
         request: &StepRequest,
     ) -> Result<RoundAnswer, SeedsError> {
-        let answer = settle_it!(self, "round.step", |tx| {
-            self.step_in(tx, session_id, commitment, nonce, request).await
-        })?;
+        let answer =
+            settle_it!(self, "round.step", |tx| { self.step_in(tx, session_id, commitment, nonce, request).await })?;
         self.saw(session_id);
         Ok(answer)
     }

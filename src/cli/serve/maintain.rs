@@ -19,7 +19,10 @@ pub(super) async fn run(seeds: Seeds, stop: CancellationToken) {
         let done = tokio::select! {
             // What is under way is rolled back.
             () = stop.cancelled() => return,
-            done = seeds.maintain() => done,
+            done = async {
+                // Nothing is changed in quarantine.
+                if seeds.datastore().quarantine().is_some() { Ok(Maintained::default()) } else { seeds.maintain().await }
+            } => done,
         };
         let pause = match done {
             Ok(done) => {

@@ -140,11 +140,7 @@ struct Request {
 
 impl Folder {
     /// Takes the folder for this process, making what is missing; gives what it says of each writer, of so many at the least.
-    pub fn open(
-        dir: &Path,
-        instance: Option<&str>,
-        writers: u32,
-    ) -> Result<(Self, Vec<Option<Kept>>), FenceError> {
+    pub fn open(dir: &Path, instance: Option<&str>, writers: u32) -> Result<(Self, Vec<Option<Kept>>), FenceError> {
         let error = |doing: &'static str| move |error: io::Error| folder_error(dir, doing, &error);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(error("making it"))?;
         let open = |name: &str| {

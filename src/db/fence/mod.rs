@@ -376,7 +376,11 @@ impl Fence {
             error => DbError::Unavailable(error.to_string()),
         })?;
         self.at_rest(connection);
-        tracing::warn!(instance = self.instance(), epoch = situation.epoch, "a recovery opened a new epoch: serving in it");
+        tracing::warn!(
+            instance = self.instance(),
+            epoch = situation.epoch,
+            "a recovery opened a new epoch: serving in it"
+        );
         self.stand(Standing::Serving);
         self.heed_posted(&situation);
         Ok(())
@@ -502,7 +506,8 @@ impl Fence {
                 Ok(())
             }
             Some(row) if row.incarnation == expected.incarnation && row.seq > expected.seq => {
-                let reason = format!("another process counts as instance {:?}: give each a name of its own", self.instance());
+                let reason =
+                    format!("another process counts as instance {:?}: give each a name of its own", self.instance());
                 Err(self.quarantine(reason, Post::No))
             }
             row => {

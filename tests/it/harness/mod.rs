@@ -21,12 +21,16 @@ mod caller;
 mod cluster;
 mod proxy;
 mod service;
+mod snapshot;
+mod standby;
 mod tests;
 
 pub use caller::{Caller, data_folder, id};
 pub use cluster::Cluster;
 pub use proxy::Proxy;
 pub use service::Service;
+pub use snapshot::Snapshot;
+pub use standby::Pair;
 
 /// A migrated database for one test, dropped with this value.
 #[derive(Debug)]
