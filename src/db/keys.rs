@@ -91,6 +91,37 @@ impl LockedKeys {
 pub struct SweepLock(());
 
 impl<A: Access> Tx<A> {
+    /// Every key there ever was, by the begin of its window.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn keys(&mut self) -> Result<Vec<KeyRow>, DbError> {
+        sqlx::query!(
+            "SELECT key_no, key_id, redeem_from, redeem_until, state FROM fairledger.token_keys ORDER BY redeem_from, key_no"
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(|row| key_row!(row))
+        .collect()
+    }
+
+    /// Open keys whose window has not ended, those to come included, by the begin of their window.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn live_keys(&mut self) -> Result<Vec<KeyRow>, DbError> {
+        sqlx::query!(
+            "SELECT key_no, key_id, redeem_from, redeem_until, state FROM fairledger.token_keys
+             WHERE state = 'open' AND redeem_until > clock_timestamp() ORDER BY redeem_from, key_no"
+        )
+        .fetch_all(&mut *self.inner)
+        .await?
+        .into_iter()
+        .map(|row| key_row!(row))
+        .collect()
+    }
+
     /// When the latest recovery was confirmed, if there was one.
     ///
     /// # Errors
@@ -126,37 +157,6 @@ impl Tx {
         .await?
         .map(|row| key_row!(row))
         .transpose()
-    }
-
-    /// Every key there ever was, by the begin of its window.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn keys(&mut self) -> Result<Vec<KeyRow>, DbError> {
-        sqlx::query!(
-            "SELECT key_no, key_id, redeem_from, redeem_until, state FROM fairledger.token_keys ORDER BY redeem_from, key_no"
-        )
-        .fetch_all(&mut *self.inner)
-        .await?
-        .into_iter()
-        .map(|row| key_row!(row))
-        .collect()
-    }
-
-    /// Open keys whose window has not ended, those to come included, by the begin of their window.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn live_keys(&mut self) -> Result<Vec<KeyRow>, DbError> {
-        sqlx::query!(
-            "SELECT key_no, key_id, redeem_from, redeem_until, state FROM fairledger.token_keys
-             WHERE state = 'open' AND redeem_until > clock_timestamp() ORDER BY redeem_from, key_no"
-        )
-        .fetch_all(&mut *self.inner)
-        .await?
-        .into_iter()
-        .map(|row| key_row!(row))
-        .collect()
     }
 
     /// Stores a new key, with its partition. Its name must be free: look under the same lock.

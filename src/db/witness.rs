@@ -71,13 +71,6 @@ fn columns(marks: &[Mark]) -> (Vec<i32>, Vec<Uuid>, Vec<i64>) {
     (writers, marks.iter().map(|mark| mark.incarnation).collect(), marks.iter().map(|mark| mark.seq).collect())
 }
 
-/// Whether the transaction has changed or locked a row.
-pub(super) async fn has_written(connection: &mut PgConnection) -> Result<bool, DbError> {
-    Ok(sqlx::query_scalar!(r#"SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS "written!""#)
-        .fetch_one(connection)
-        .await?)
-}
-
 /// The rows of an instance by writer; none where a writer has none, and nothing beyond the last.
 pub(super) async fn rows(connection: &mut PgConnection, instance: &str) -> Result<Vec<Option<Mark>>, DbError> {
     let mut marks = Vec::new();

@@ -137,7 +137,7 @@ impl Seeds {
         request: &StepRequest,
     ) -> Result<RoundAnswer, SeedsError> {
         let answer =
-            settle_it!(self, "round.step", |tx| { self.step_in(tx, session_id, commitment, nonce, request).await })?;
+            settle_it!(self, "round.step", |tx| self.step_in(tx, session_id, commitment, nonce, request).await)?;
         self.saw(session_id);
         Ok(answer)
     }

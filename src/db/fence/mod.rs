@@ -350,9 +350,13 @@ impl Fence {
         }
     }
 
-    /// Before a transaction begins: follows a recovery into its epoch.
+    /// Before a transaction begins that may change something: follows a recovery into its epoch.
     pub async fn ready(&self) -> Result<(), DbError> {
-        if self.standing() == Standing::Outdated { self.in_time(self.follow()).await } else { Ok(()) }
+        match self.standing() {
+            Standing::Serving => Ok(()),
+            Standing::Outdated => self.in_time(self.follow()).await,
+            Standing::Quarantined { reason, .. } => Err(DbError::Quarantined(reason)),
+        }
     }
 
     /// Lets every writer start anew in the database's epoch, if that is a later one. Waits until no commit is under way.
@@ -418,11 +422,11 @@ impl Fence {
 
     /// Counts a transaction that is about to commit; none when it has changed nothing. An error means that it must not commit.
     pub async fn count(self: &Arc<Self>, connection: &mut PgConnection) -> Result<Option<Ticket>, DbError> {
-        if let Some(reason) = self.quarantine_reason() {
-            return if witness::has_written(connection).await? { Err(DbError::Quarantined(reason)) } else { Ok(None) };
-        }
-        if self.standing() == Standing::Outdated {
-            return Err(self.outdated());
+        match self.standing() {
+            Standing::Serving => {}
+            // Not to wait for a writer, whom whoever follows the recovery waits for too.
+            Standing::Outdated => return Err(self.outdated()),
+            Standing::Quarantined { reason, .. } => return Err(DbError::Quarantined(reason)),
         }
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| DbError::Unavailable("the fence is closed".to_owned()))?;

@@ -228,7 +228,7 @@ impl SeedStore for PgSeedStore {
         if server_seed.commitment() != *commitment {
             return Err(SeedStoreError::WrongSeed);
         }
-        settle_it!(self.seeds, "store.reveal", |tx| { self.reveal_in(tx, session_id, commitment, ttl).await })
+        settle_it!(self.seeds, "store.reveal", |tx| self.reveal_in(tx, session_id, commitment, ttl).await)
     }
 
     async fn revealed(&self, session_id: Uuid) -> Result<BTreeMap<Commitment, ServerSeed>, SeedStoreError> {
