@@ -577,6 +577,8 @@ pub fn missing(acknowledged: &[Option<Mark>], rows: &[Option<Mark>], epoch: i32)
             }
             match rows.get(writer).copied().flatten() {
                 None => Some(format!("writer {writer} acknowledged {seq} transactions, the database knows no such writer")),
+                // A recovery came between the look at the epoch and the look at the row.
+                Some(row) if row.epoch > in_epoch => None,
                 Some(row) if row.incarnation != incarnation || row.epoch < in_epoch => Some(format!(
                     "writer {writer} acknowledged {seq} transactions in its present incarnation, the database knows another one"
                 )),
@@ -607,6 +609,7 @@ mod tests {
             // A recovery came after it.
             (mark(ours, 0, 5), mark(ours, 1, 4), 1, false),
             (mark(ours, 0, 5), None, 1, false),
+            (mark(ours, 0, 5), mark(other, 1, 0), 0, false),
             // The recovery itself is gone, or what came after it.
             (mark(ours, 1, 0), mark(ours, 0, 5), 0, true),
             (mark(ours, 1, 0), mark(other, 1, 5), 1, true),
