@@ -18,7 +18,8 @@ COPY src src
 RUN touch src/main.rs src/lib.rs build.rs && cargo build --release --locked
 
 FROM debian:bookworm-slim
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fairledger
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fairledger \
+    && install --directory --owner=fairledger --mode=0700 /var/lib/fairledger
 COPY --from=build /build/target/release/fairledger /usr/local/bin/fairledger
 USER fairledger
 # A private database would go with the container.

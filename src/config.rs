@@ -93,6 +93,12 @@ pub struct Settings {
     pub replica_url: Option<DatabaseUrl>,
     /// Without `database_url`, refuse instead of running a private PostgreSQL.
     pub require_database: bool,
+    /// The witness folder.
+    pub witness_dir: Option<PathBuf>,
+    /// The instance's name.
+    pub instance: Option<String>,
+    /// Refuse to serve without a synchronous standby.
+    pub require_sync_standby: bool,
     /// Folder of PostgreSQL's server binaries for the private server.
     pub pg_bin: Option<PathBuf>,
     /// Names of the roles that the migrator gives rights to.
@@ -136,6 +142,9 @@ impl Settings {
             migrate_database_url: read.optional("migrate-database-url", parse_url)?,
             replica_url: read.optional("replica-url", parse_url)?,
             require_database: read.required("require-database", values::boolean)?,
+            witness_dir: read.optional("witness-dir", |text| Ok(PathBuf::from(text)))?,
+            instance: read.optional("instance", values::instance_name)?,
+            require_sync_standby: read.required("require-sync-standby", values::boolean)?,
             pg_bin: read.optional("pg-bin", |text| Ok(PathBuf::from(text)))?,
             roles: read.roles()?,
             pool: PoolSettings {

@@ -84,6 +84,18 @@ impl Database {
         Ok(store)
     }
 
+    /// The same for a command that changes what callers of the service rely on: not while some instance has found a loss.
+    pub async fn open_for_change(&self, settings: &Settings) -> Result<Datastore, CliError> {
+        let store = self.open(settings).await?;
+        let mut tx = store.snapshot("quarantine.look").await?;
+        let quarantine = tx.quarantines_in_force().await?.into_iter().next();
+        tx.rollback().await;
+        match quarantine {
+            Some(quarantine) => Err(CliError::Quarantined(quarantine.reason)),
+            None => Ok(store),
+        }
+    }
+
     /// Stops the server, if it was started for this command.
     pub async fn leave(self) -> Result<(), CliError> {
         match self.server {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::SettingError;
 use crate::db::DbError;
+use crate::db::fence::FenceError;
 use crate::db::migrate::MigrateError;
 use crate::embedded::EmbeddedError;
 use crate::history::HistoryError;
@@ -53,6 +54,20 @@ pub enum CliError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The database is a standby.
+    #[error("the database is a standby: nothing can be changed there. Give the URL of the primary")]
+    Standby,
+    /// A synchronous standby is required and none is set up.
+    #[error(
+        "require-sync-standby is set, and no commit waits for a standby: set synchronous_standby_names, and synchronous_commit to on or more"
+    )]
+    NoSyncStandby,
+    /// The database lacks something that was acknowledged.
+    #[error("the database is in quarantine, so nothing is changed: {0}. `fairledger recover` tells more")]
+    Quarantined(String),
+    /// The restore fence.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
     /// The private PostgreSQL keeps ending.
     #[error(
         "the private PostgreSQL ended {times} times in a row, each time within {seconds} s; pg.log in the data folder says why"

@@ -45,7 +45,11 @@ fn parse_time(text: &str) -> Result<DateTime<Utc>, String> {
 pub(super) async fn run(settings: &Settings, command: Command) -> Result<ExitCode, CliError> {
     let database = Database::reach(settings, Role::Service).await?;
     let done = async {
-        let ledger = Ledger::new(database.open(settings).await?, settings.ledger.clone());
+        let store = match &command {
+            Command::List => database.open(settings).await?,
+            Command::Add(_) | Command::Close { .. } => database.open_for_change(settings).await?,
+        };
+        let ledger = Ledger::new(store, settings.ledger.clone());
         match command {
             Command::Add(args) => add(&ledger, args).await?,
             Command::List => list(&ledger).await?,

@@ -32,6 +32,7 @@ mod forget_player;
 mod key;
 mod migrate;
 mod openapi;
+mod recover;
 mod seed_keys;
 mod serve;
 mod sweep;
@@ -80,6 +81,8 @@ enum Command {
     Key(key::Command),
     /// Forget what was spent under keys whose window has ended
     Sweep(sweep::Args),
+    /// Show what the database lacks of what was acknowledged, and start anew after that
+    Recover(recover::Args),
     /// Make, list and revoke the bearer tokens of the HTTP API
     #[command(subcommand)]
     Token(token::Command),
@@ -122,6 +125,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::SeedKeys(command) => seed_keys::run(settings, &command).await,
             Command::Key(command) => key::run(&settings, command).await,
             Command::Sweep(args) => sweep::run(&settings, &args).await,
+            Command::Recover(args) => recover::run(settings, args).await,
             Command::Token(command) => token::run(&settings, command).await,
             Command::Demo => demo::run(&settings).await,
             Command::Openapi => openapi::run(),

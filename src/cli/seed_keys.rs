@@ -28,16 +28,21 @@ pub(super) enum Command {
 
 pub(super) async fn run(mut settings: Settings, command: &Command) -> Result<ExitCode, CliError> {
     let Command::Rotate = command;
-    let private = settings.database_url.is_none() && settings.migrate_database_url.is_none();
-    let ring = match settings.seed_keys.take() {
-        Some(ring) => ring,
-        None if private && !settings.require_database => data_dir::seed_keys(&mut settings)?,
-        None => return Err(CliError::KeysMissing { missing: vec![SEED_KEYS] }),
-    };
+    let ring = seed_keys(&mut settings)?;
     let database = Database::reach(&settings, Role::Owner).await?;
     let done = rotate(&database, &settings, &ring).await;
     database.leave().await?;
     done
+}
+
+/// The seed keys for a command that works as the owner.
+pub(super) fn seed_keys(settings: &mut Settings) -> Result<KeyRing, CliError> {
+    let private = settings.database_url.is_none() && settings.migrate_database_url.is_none();
+    match settings.seed_keys.take() {
+        Some(ring) => Ok(ring),
+        None if private && !settings.require_database => data_dir::seed_keys(settings),
+        None => Err(CliError::KeysMissing { missing: vec![SEED_KEYS] }),
+    }
 }
 
 async fn rotate(database: &Database, settings: &Settings, ring: &KeyRing) -> Result<ExitCode, CliError> {

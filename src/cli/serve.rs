@@ -28,6 +28,7 @@ use super::database::{Role, private_url, start_private};
 use super::error::MissingKey;
 use super::seed_keys::SEED_KEYS;
 
+mod guard;
 mod maintain;
 mod private;
 mod signals;
@@ -46,6 +47,9 @@ pub(super) struct Args {
     /// Bring the schema up to this program's version first, over MIGRATE_DATABASE_URL. The private PostgreSQL always is
     #[arg(long)]
     migrate: bool,
+    /// Join a database that has data with a witness folder that is empty: for an instance that is new to the database
+    #[arg(long)]
+    witness_join: bool,
 }
 
 /// Everything that serving needs, started and checked.
@@ -105,7 +109,9 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
     let store = Datastore::connect(url.expose(), &settings.pool).await?;
     let version = migrate::check_served(&store).await?;
     tracing::info!(version, "the schema is this program's");
+    guard::check_server(&store, settings.require_sync_standby).await?;
     warn_of_owner(&store).await?;
+    let store = guard::fence(store, &settings, args.witness_join).await?;
     if let Some(token) = &keys.admin_token {
         ensure_admin_token(&store, token).await?;
     }
@@ -152,7 +158,8 @@ fn configured_keys(settings: &mut Settings) -> Result<Keys, CliError> {
 /// Makes the token of the data folder known to the database. The file is first: a token that only the database knew could never be
 /// used, and would be made again.
 async fn ensure_admin_token(store: &Datastore, token: &ApiToken) -> Result<(), CliError> {
-    let mut tx = store.begin("token.ensure").await?;
+    // Acknowledged to nobody, and needed for reading too.
+    let mut tx = store.unfenced().begin("token.ensure").await?;
     tx.ensure_token(&new_token_id(), &token.hash(), &[Scope::Admin], Some("data folder")).await?;
     let valid = tx.token_scopes(&token.hash()).await?.is_some();
     tx.commit().await?;
@@ -216,6 +223,7 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
     let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
     let horizon = tokio::spawn(maintain::keep_horizon(seeds.clone(), stop.clone()));
+    tokio::spawn(guard::watch(seeds.datastore().clone(), stop.clone()));
     let sweeping = tokio::spawn({
         let (ledger, stop) = (ledger.clone(), stop.clone());
         async move { ledger.sweep_until(stop).await }

@@ -20,7 +20,7 @@ pub(super) struct Args {
 pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, CliError> {
     let database = Database::reach(settings, Role::Service).await?;
     let done = async {
-        let ledger = Ledger::new(database.open(settings).await?, settings.ledger.clone());
+        let ledger = Ledger::new(database.open_for_change(settings).await?, settings.ledger.clone());
         if args.once {
             tell(&ledger.sweep().await?);
         } else {

@@ -261,6 +261,28 @@ pub const DEFINITIONS: &[Definition] = &[
         "The database URL leads through a transaction-pooling PgBouncer",
     ),
     plain(
+        "witness-dir",
+        "FAIRLEDGER_WITNESS_DIR",
+        "DIR",
+        None,
+        DATABASE,
+        "Folder, outside the database's storage and of this instance alone, that remembers what was acknowledged, so that a restored \
+         database is noticed; of a private PostgreSQL witness/ in the data folder",
+    ),
+    plain(
+        "instance",
+        "FAIRLEDGER_INSTANCE",
+        "NAME",
+        None,
+        DATABASE,
+        "Name of this instance among those on the database; made up once and kept in the witness folder when not set",
+    ),
+    switch(
+        "require-sync-standby",
+        "FAIRLEDGER_REQUIRE_SYNC_STANDBY",
+        "Refuse to serve unless every commit waits for a standby (synchronous_standby_names)",
+    ),
+    plain(
         "pg-bin",
         "FAIRLEDGER_PG_BIN",
         "DIR",

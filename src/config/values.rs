@@ -66,3 +66,12 @@ pub(super) fn role_name(text: &str) -> Result<String, String> {
         Err(format!("must be the name of a role, at most {BYTES_MAX} bytes"))
     }
 }
+
+/// The name of an instance.
+pub(super) fn instance_name(text: &str) -> Result<String, String> {
+    if crate::db::fence::is_instance_name(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("must be 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'".to_owned())
+    }
+}

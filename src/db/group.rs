@@ -239,7 +239,9 @@ async fn commit<W: Work>(work: &W, writer: &mut Writer, items: &[W::Item]) -> Re
                 tracing::debug!(%error, items = items.len(), "a batch was rolled back: each goes alone");
                 return Ok(items.iter().map(|_| Reply::Alone).collect());
             }
-            DbError::Overloaded | DbError::Unavailable(_) | DbError::OutcomeUnknown(_) => return Err(error),
+            DbError::Overloaded | DbError::Unavailable(_) | DbError::Quarantined(_) | DbError::OutcomeUnknown(_) => {
+                return Err(error);
+            }
         }
         pause_before_retry(attempt).await;
         attempt += 1;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{DbError, Tx, corrupt};
+use super::{Access, DbError, Tx, corrupt};
 
 /// Taken by whatever registers keys: "tokenkey" as ASCII.
 const REGISTER_LOCK: i64 = 0x746f_6b65_6e6b_6579;
@@ -90,32 +90,7 @@ impl LockedKeys {
 #[derive(Debug)]
 pub struct SweepLock(());
 
-impl Tx {
-    /// Keeps other transactions from registering keys. Waits for its turn.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn lock_keys(&mut self) -> Result<LockedKeys, DbError> {
-        sqlx::query!("SELECT pg_advisory_xact_lock($1)", REGISTER_LOCK).execute(&mut *self.inner).await?;
-        let now = sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&mut *self.inner).await?;
-        Ok(LockedKeys(now))
-    }
-
-    /// Reads a key.
-    ///
-    /// # Errors
-    /// Those of the database, and corruption.
-    pub async fn key(&mut self, key_id: &str) -> Result<Option<KeyRow>, DbError> {
-        sqlx::query!(
-            "SELECT key_no, key_id, redeem_from, redeem_until, state FROM fairledger.token_keys WHERE key_id = $1",
-            key_id,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|row| key_row!(row))
-        .transpose()
-    }
-
+impl<A: Access> Tx<A> {
     /// Every key there ever was, by the begin of its window.
     ///
     /// # Errors
@@ -155,6 +130,33 @@ impl Tx {
         Ok(sqlx::query_scalar!("SELECT max(recovered_at) FROM fairledger.recoveries")
             .fetch_one(&mut *self.inner)
             .await?)
+    }
+}
+
+impl Tx {
+    /// Keeps other transactions from registering keys. Waits for its turn.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn lock_keys(&mut self) -> Result<LockedKeys, DbError> {
+        sqlx::query!("SELECT pg_advisory_xact_lock($1)", REGISTER_LOCK).execute(&mut *self.inner).await?;
+        let now = sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#).fetch_one(&mut *self.inner).await?;
+        Ok(LockedKeys(now))
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// Those of the database, and corruption.
+    pub async fn key(&mut self, key_id: &str) -> Result<Option<KeyRow>, DbError> {
+        sqlx::query!(
+            "SELECT key_no, key_id, redeem_from, redeem_until, state FROM fairledger.token_keys WHERE key_id = $1",
+            key_id,
+        )
+        .fetch_optional(&mut *self.inner)
+        .await?
+        .map(|row| key_row!(row))
+        .transpose()
     }
 
     /// Stores a new key, with its partition. Its name must be free: look under the same lock.

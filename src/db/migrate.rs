@@ -143,7 +143,7 @@ pub async fn check(url: &str) -> Result<i32, MigrateError> {
 /// As [`check`].
 pub async fn check_served(store: &Datastore) -> Result<i32, MigrateError> {
     let database = |error: DbError| MigrateError::Database(error.to_string());
-    let mut tx = store.begin("schema.check").await.map_err(database)?;
+    let mut tx = store.snapshot("schema.check").await.map_err(database)?;
     let exists = sqlx::query_scalar!(r#"SELECT to_regclass('fairledger.schema_history') IS NOT NULL AS "exists!""#)
         .fetch_one(&mut *tx.inner)
         .await

@@ -4,7 +4,7 @@
 //! transaction has a name for metrics and logs, states READ COMMITTED and its time limits as it begins, and is tried again by
 //! `transaction!` only after a serialization failure or a deadlock, a bounded number of times.
 //!
-//! Keeps I4 (what belongs together is one transaction), I9 (an unknown outcome is called unknown) and I12 (every statement, lock
+//! Keeps I4 (what belongs together is one transaction), I10 (see `fence`), I9 (an unknown outcome is called unknown) and I12 (every statement, lock
 //! wait and queue for a connection is bounded).
 //!
 //! Statements take their locks in the order sessions, seeds, next_seeds, pending. The types [`sessions::LockedSession`] and
@@ -15,6 +15,7 @@ pub mod bootstrap;
 pub mod coverage;
 mod decode;
 pub mod details;
+pub mod fence;
 pub mod group;
 pub mod history;
 pub mod keys;
@@ -26,20 +27,25 @@ pub mod rights;
 pub mod scan;
 pub mod seed_keys;
 pub mod seeds;
+pub mod server;
 pub mod sessions;
 pub mod signing_keys;
 pub mod spends;
 pub mod steps;
 pub mod tokens;
+pub mod witness;
 pub mod writer;
 
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
 pub(crate) use decode::corrupt;
+use fence::{Fence, FenceError, FenceSettings};
 
 /// How many times a transaction is tried in all when PostgreSQL reports a serialization failure or a deadlock.
 pub const ATTEMPTS_MAX: u32 = 5;
@@ -80,6 +86,9 @@ pub enum DbError {
     /// The database could not be reached or refused to work. Nothing was persisted.
     #[error("the database is unavailable: {0}")]
     Unavailable(String),
+    /// The database lacks something that was acknowledged: nothing is changed until a recovery. Nothing was persisted.
+    #[error("in quarantine: {0}")]
+    Quarantined(String),
     /// The connection was lost while the commit was under way: it may or may not have happened.
     #[error("the outcome of the commit is unknown: {0}")]
     OutcomeUnknown(String),
@@ -166,6 +175,9 @@ pub struct Datastore {
     acquire_timeout: Duration,
     statement_timeout: Duration,
     transaction_pooler: bool,
+    /// The recovery epoch that changes are made in, as last seen.
+    epoch: Arc<AtomicI32>,
+    fence: Option<Arc<Fence>>,
 }
 
 fn connect_options(url: &str, transaction_pooler: bool) -> Result<PgConnectOptions, DbError> {
@@ -208,7 +220,61 @@ impl Datastore {
             acquire_timeout: settings.acquire_timeout,
             statement_timeout: settings.statement_timeout,
             transaction_pooler: settings.transaction_pooler,
+            epoch: Arc::default(),
+            fence: None,
         }
+    }
+
+    /// Fences whatever commits through this datastore and its clones from now on. Without that, nothing notices a database that
+    /// lacks what was acknowledged.
+    ///
+    /// # Errors
+    /// See [`FenceError`]. A database that lacks something is none: then the datastore is in quarantine.
+    pub async fn fenced(mut self, settings: &FenceSettings) -> Result<Self, FenceError> {
+        self.fence = Some(Arc::new(Fence::open(&self, settings).await?));
+        Ok(self)
+    }
+
+    /// The same datastore without its fence: for what is acknowledged to nobody, as what a service writes at each start.
+    #[must_use]
+    pub fn unfenced(&self) -> Self {
+        Self { fence: None, ..self.clone() }
+    }
+
+    /// The fence's instance; none without a fence.
+    pub fn instance(&self) -> Option<&str> {
+        self.fence.as_deref().map(Fence::instance)
+    }
+
+    /// Why nothing may be changed, if so: the database lacks something that was acknowledged.
+    pub fn quarantine(&self) -> Option<String> {
+        self.fence.as_deref().and_then(Fence::quarantine_reason)
+    }
+
+    /// The recovery epoch that changes are made in, as last seen: by the fence before each change, without one by
+    /// [`Datastore::watch`].
+    pub fn epoch(&self) -> i32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Notes an epoch that was read from the database.
+    pub(crate) fn saw_epoch(&self, epoch: i32) {
+        self.epoch.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    /// Looks once whether the database lacks something or a recovery was made. To be run often, every second or so.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn watch(&self) -> Result<(), DbError> {
+        if let Some(fence) = &self.fence {
+            return fence.watch().await;
+        }
+        let mut tx = self.snapshot("epoch.look").await?;
+        let epoch = tx.current_epoch().await?;
+        tx.rollback().await;
+        self.saw_epoch(epoch);
+        Ok(())
     }
 
     /// Makes new connections lead elsewhere; those open stay as they are.
@@ -225,9 +291,12 @@ impl Datastore {
     /// # Errors
     /// No connection in time, or no database.
     pub async fn begin(&self, name: &'static str) -> Result<Tx, DbError> {
+        if let Some(fence) = &self.fence {
+            fence.ready().await?;
+        }
         let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await;
         let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, name, access: PhantomData })
+        Ok(Tx { inner, name, fence: self.fence.clone(), access: PhantomData })
     }
 
     /// Begins a read-only transaction that sees one snapshot throughout, for answers put together from several rows.
@@ -242,7 +311,8 @@ impl Datastore {
     async fn snapshot_with(&self, name: &'static str, settings: &str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
         let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await;
-        Ok(Tx { inner: inner.map_err(|error| self.no_connection(error))?, name, access: PhantomData })
+        let inner = inner.map_err(|error| self.no_connection(error))?;
+        Ok(Tx { inner, name, fence: None, access: PhantomData })
     }
 
     /// A connection of its own for one transaction after the other, made when it is first used. It waits for locks no longer than
@@ -360,17 +430,26 @@ impl Access for Look {}
 pub struct Tx<A: Access = Change> {
     inner: Transaction<'static, Postgres>,
     name: &'static str,
+    fence: Option<Arc<Fence>>,
     access: PhantomData<A>,
 }
 
 impl Tx {
-    /// Commits.
+    /// Commits. With a fence, only on a database that lacks nothing.
     ///
     /// # Errors
     /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
-    pub async fn commit(self) -> Result<(), DbError> {
+    pub async fn commit(mut self) -> Result<(), DbError> {
         let name = self.name;
-        self.inner.commit().await.map_err(|error| commit_error(name, error))
+        let ticket = match self.fence.take() {
+            Some(fence) => fence.count(&mut self.inner).await?,
+            None => None,
+        };
+        let committed = self.inner.commit().await.map_err(|error| commit_error(name, error));
+        match ticket {
+            Some(ticket) => ticket.settle(committed).await,
+            None => committed,
+        }
     }
 
     /// The connection, for what also runs inside a caller's own transaction.

@@ -26,7 +26,8 @@ impl Default for Roles {
 
 /// Tables that are only ever inserted into.
 const INSERT_ONLY: &str = "fairledger.commitments, fairledger.reveals, fairledger.bets, fairledger.steps, fairledger.outcomes, \
-                           fairledger.voids, fairledger.settlements, fairledger.seed_keys";
+                           fairledger.voids, fairledger.settlements, fairledger.seed_keys, \
+                           fairledger.quarantines";
 
 pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), MigrateError> {
     let owner: String = client.query_one("SELECT current_user::text", &[]).await?.get(0);

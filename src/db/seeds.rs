@@ -23,7 +23,7 @@ pub struct SealedSeed {
 /// Where a seed's client seed came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientSeedSource {
-    /// Made here when the session was created.
+    /// Made here, with the session or by a recovery.
     Generated,
     /// Set by the caller.
     Player,
@@ -107,7 +107,7 @@ impl RetiredBy {
 pub enum SeedStatus {
     /// Bets are taken under it.
     Live,
-    /// Ended, with bets, and shown in clear.
+    /// Ended and shown in clear: it has bets, or may have had some that a recovery found lost.
     Revealed,
     /// Ended without a bet.
     Discarded,
@@ -543,10 +543,34 @@ impl Tx {
         next: &NextSeedRow,
         by: RetiredBy,
     ) -> Result<(), DbError> {
+        self.insert_ended_seed(session, next, SeedStatus::Discarded, by).await
+    }
+
+    /// Keeps a next seed that is to be revealed, once this is committed, although as far as this database knows it was never in use.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn insert_revealed_seed(
+        &mut self,
+        session: &LockedSession,
+        next: &NextSeedRow,
+        by: RetiredBy,
+    ) -> Result<(), DbError> {
+        self.insert_ended_seed(session, next, SeedStatus::Revealed, by).await?;
+        self.note_reveal_due(session.session_id, next.seed_no).await
+    }
+
+    async fn insert_ended_seed(
+        &mut self,
+        session: &LockedSession,
+        next: &NextSeedRow,
+        status: SeedStatus,
+        by: RetiredBy,
+    ) -> Result<(), DbError> {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.seeds (session_id, seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at, status,
                  retired_at, retired_by)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, 'discarded', clock_timestamp(), $8)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), $9)",
             session.session_id,
             next.seed_no,
             next.commitment.as_bytes().as_slice(),
@@ -554,6 +578,7 @@ impl Tx {
             next.sealed.key_id,
             next.epoch,
             next.committed_at,
+            status.as_str(),
             by.as_str(),
         )
         .execute(&mut *self.inner)
@@ -683,10 +708,14 @@ impl Tx {
     /// # Errors
     /// Those of the database.
     pub async fn insert_reveal_due(&mut self, seed: &LockedSeed) -> Result<(), DbError> {
+        self.note_reveal_due(seed.session_id, seed.seed_no).await
+    }
+
+    async fn note_reveal_due(&mut self, session_id: Uuid, seed_no: i32) -> Result<(), DbError> {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.reveals_due (session_id, seed_no) VALUES ($1, $2)",
-            seed.session_id,
-            seed.seed_no,
+            session_id,
+            seed_no,
         )
         .execute(&mut *self.inner)
         .await?

@@ -174,6 +174,43 @@ impl Tx {
         .transpose()
     }
 
+    /// Open sessions of an epoch before the given one, by epoch and id, after the given ones.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn sessions_before_epoch(
+        &mut self,
+        epoch: i32,
+        after: (i32, Uuid),
+        limit: i64,
+    ) -> Result<Vec<(i32, Uuid)>, DbError> {
+        let rows = sqlx::query!(
+            "SELECT epoch, session_id FROM fairledger.sessions
+             WHERE status = 'open' AND epoch < $1 AND (epoch, session_id) > ($2, $3) ORDER BY epoch, session_id LIMIT $4",
+            epoch,
+            after.0,
+            after.1,
+            limit,
+        );
+        Ok(rows.fetch_all(&mut *self.inner).await?.into_iter().map(|row| (row.epoch, row.session_id)).collect())
+    }
+
+    /// Moves a locked session into an epoch.
+    ///
+    /// # Errors
+    /// Those of the database; corruption when it was in that one or a later one already.
+    pub async fn set_session_epoch(&mut self, session: &LockedSession, epoch: i32) -> Result<(), DbError> {
+        let moved = sqlx::query!(
+            "UPDATE fairledger.sessions SET epoch = $2 WHERE session_id = $1 AND epoch < $2",
+            session.session_id,
+            epoch,
+        )
+        .execute(&mut *self.inner)
+        .await?
+        .rows_affected();
+        super::decode::exactly_one("session", moved)
+    }
+
     /// Marks a locked session closed.
     ///
     /// # Errors

@@ -4,15 +4,17 @@
 //! writer does neither: it keeps its connection, states the limits once, and makes another when that one is lost. Through a
 //! transaction-pooling PgBouncer nothing may stay in a session, so there every transaction states them.
 //!
-//! Keeps I9 (as [`Tx`](super::Tx) does: a lost answer to a commit is an unknown outcome) and I12 (connecting, statements and lock
+//! Keeps I9 and I10 as [`Tx`](super::Tx) does (a lost answer to a commit is an unknown outcome; see `fence`) and I12 (connecting, statements and lock
 //! waits are bounded).
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
+use super::fence::Fence;
 use super::{Datastore, DbError, commit_error};
 
 /// A connection that begins one transaction after the other.
@@ -52,6 +54,9 @@ impl Writer {
     /// # Errors
     /// No database, or not in time.
     pub async fn begin(&mut self, name: &'static str) -> Result<BatchTx<'_>, DbError> {
+        if let Some(fence) = &self.store.fence {
+            fence.ready().await?;
+        }
         if std::mem::replace(&mut self.open, true) {
             self.connection = None;
         }
@@ -68,7 +73,7 @@ impl Writer {
             None => self.connect_and_begin().await?,
         };
         let connection = self.connection.insert(connection);
-        Ok(BatchTx { connection, open: &mut self.open, name })
+        Ok(BatchTx { connection, open: &mut self.open, name, fence: self.store.fence.as_ref() })
     }
 
     async fn connect_and_begin(&self) -> Result<PgConnection, DbError> {
@@ -102,17 +107,37 @@ pub struct BatchTx<'w> {
     connection: &'w mut PgConnection,
     open: &'w mut bool,
     name: &'static str,
+    fence: Option<&'w Arc<Fence>>,
 }
 
 impl BatchTx<'_> {
-    /// Commits.
+    /// Commits. With a fence, only on a database that lacks nothing, and a batch is counted as one transaction.
     ///
     /// # Errors
     /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
     pub async fn commit(self) -> Result<(), DbError> {
-        self.connection.execute("COMMIT").await.map_err(|error| commit_error(self.name, error))?;
-        *self.open = false;
-        Ok(())
+        let counted = match self.fence {
+            Some(fence) => fence.count(self.connection).await,
+            None => Ok(None),
+        };
+        let ticket = match counted {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                self.rollback().await;
+                return Err(error);
+            }
+        };
+        let committed = match self.connection.execute("COMMIT").await {
+            Ok(_) => {
+                *self.open = false;
+                Ok(())
+            }
+            Err(error) => Err(commit_error(self.name, error)),
+        };
+        match ticket {
+            Some(ticket) => ticket.settle(committed).await,
+            None => committed,
+        }
     }
 
     /// Rolls back at once, so that locks are free before the caller goes on.

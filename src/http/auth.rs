@@ -1,8 +1,8 @@
 //! Who may call what: bearer tokens and their scopes, and how many requests may be under way.
 //!
 //! Keeps I6 (a token is known by its SHA-256 only, and its own type redacts it) and I12 (requests under way are counted; past the
-//! bound they are refused at once). Both happen before a body is read, so precedence is: `unauthenticated`, `forbidden`,
-//! `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
+//! bound they are refused at once). Both happen before a body is read, so precedence is: `unauthenticated`, `forbidden`, `quarantined` (for
+//! a change), `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
 //! many are being looked up, or no connection is free, nobody knows.
 
 use std::collections::HashMap;
@@ -216,7 +216,14 @@ impl<N: Need> FromRequestParts<App> for Access<N> {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let places = if N::SCOPE.is_some() { &app.inner.places } else { &app.inner.public_places };
-        let take_place = || places.clone().try_acquire_owned().map_err(|_| Problem::overloaded());
+        // Whatever wants a token and is no look-up changes something.
+        let change = N::SCOPE.is_some() && !parts.method.is_safe();
+        let take_place = || {
+            if change && app.datastore().quarantine().is_some() {
+                return Err(Problem::quarantined());
+            }
+            places.clone().try_acquire_owned().map_err(|_| Problem::overloaded())
+        };
         let place = match N::SCOPE {
             None => take_place()?,
             Some(scope) => {

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::openapi::problems;
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use super::{App, ok};
 use crate::db::Datastore;
 use crate::db::migrate::{self, MigrateError};
@@ -74,16 +74,20 @@ async fn alive() -> Response {
     ok(&Health { status: "alive" })
 }
 
-problems!(ReadyProblems:; Unavailable);
+problems!(ReadyProblems:; Quarantined, Unavailable);
 
 /// Whether requests will be served
 ///
-/// The database answers, its schema is the one that this program needs, and the service is not stopping.
+/// The database answers, lacks nothing that was acknowledged, its schema is the one that this program needs, and the service is not
+/// stopping.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "They will", body = Health), ReadyProblems))]
 async fn ready(State(app): State<App>) -> Result<Response, Problem> {
     if let Some(reason) = app.readiness().reason() {
         return Err(Problem::unavailable(reason));
+    }
+    if let Some(reason) = app.datastore().quarantine() {
+        return Err(Problem::new(Code::Quarantined, format!("in quarantine: {reason}")));
     }
     app.inner.health.look(app.datastore()).await.map_err(Problem::unavailable)?;
     Ok(ok(&Health { status: "ready" }))

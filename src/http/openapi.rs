@@ -29,7 +29,7 @@ pub(super) const TOKEN: &[Code] = &[Code::Unauthenticated, Code::Forbidden];
 pub(super) const BODY: &[Code] = &[Code::UnsupportedMediaType, Code::TooLarge, Code::RequestTimeout];
 
 /// And when it changes something.
-pub(super) const CHANGE: &[Code] = &[Code::OutcomeUnknown];
+pub(super) const CHANGE: &[Code] = &[Code::Quarantined, Code::OutcomeUnknown];
 
 /// Describes the problems of an endpoint: groups of codes, and codes of its own.
 macro_rules! problems {

@@ -31,6 +31,8 @@ const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// When to try an export again.
 const RETRY_EXPORT: Duration = Duration::from_secs(30);
+/// When to try again after one that an operator has to put right.
+const RETRY_LATER: Duration = Duration::from_secs(60);
 
 /// The longest name of a field in an answer, in characters: names come from the caller.
 const FIELD_CHARS_MAX: usize = 200;
@@ -75,6 +77,8 @@ codes! {
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Not authenticated";
     /// A token without the scope needed.
     Forbidden = "forbidden", FORBIDDEN, "Not allowed";
+    /// The database lacks something that was acknowledged.
+    Quarantined = "quarantined", SERVICE_UNAVAILABLE, "In quarantine";
     /// Too much at once.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Overloaded";
     /// A body of another kind than JSON.
@@ -207,6 +211,12 @@ impl Problem {
     pub fn forbidden(scope: Scope) -> Self {
         Self::new(Code::Forbidden, format!("needs a token with scope {}", scope.as_str()))
             .with("scope", json!(scope.as_str()))
+    }
+
+    /// The database lacks something that was acknowledged. Why is for `/readyz` and the log.
+    pub fn quarantined() -> Self {
+        let detail = "the database lacks something that was acknowledged: nothing is bet, revealed or spent until its operator has run a recovery";
+        Self::new(Code::Quarantined, detail).retry(RETRY_LATER)
     }
 
     /// Too much at once.
@@ -401,6 +411,7 @@ impl From<DbError> for Problem {
     fn from(error: DbError) -> Self {
         match error {
             DbError::Overloaded => Self::overloaded(),
+            DbError::Quarantined(_) => Self::quarantined(),
             DbError::Unavailable(_) | DbError::Conflict(_) | DbError::TimedOut(_) => {
                 tracing::warn!(%error, "the database did not do what it was asked");
                 Self::unavailable("the database is not available just now: nothing was done, try again")
@@ -478,6 +489,7 @@ mod tests {
         let text = || SECRET.to_owned();
         for (error, code, retried) in [
             (DbError::Overloaded, Code::Overloaded, true),
+            (DbError::Quarantined(text()), Code::Quarantined, true),
             (DbError::Unavailable(text()), Code::Unavailable, true),
             (DbError::Conflict(text()), Code::Unavailable, true),
             (DbError::TimedOut(text()), Code::Unavailable, true),

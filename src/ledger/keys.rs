@@ -110,7 +110,9 @@ impl Ledger {
     /// # Errors
     /// The database's.
     pub async fn keys(&self) -> Result<Vec<Key>, LedgerError> {
-        let rows = transaction!(self.inner.store, "key.list", |tx| tx.keys().await)?;
+        let mut tx = self.inner.store.snapshot("key.list").await?;
+        let rows = tx.keys().await?;
+        tx.rollback().await;
         Ok(rows.into_iter().map(Key::try_from).collect::<Result<_, _>>()?)
     }
 
@@ -126,7 +128,9 @@ impl Ledger {
     }
 
     pub(super) async fn live(&self) -> Result<Vec<Key>, LedgerError> {
-        let rows = transaction!(self.inner.store, "key.live", |tx| tx.live_keys().await)?;
+        let mut tx = self.inner.store.snapshot("key.live").await?;
+        let rows = tx.live_keys().await?;
+        tx.rollback().await;
         Ok(rows.into_iter().map(Key::try_from).collect::<Result<_, _>>()?)
     }
 }

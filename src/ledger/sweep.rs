@@ -73,7 +73,12 @@ impl Ledger {
     /// and the next time is another chance.
     pub async fn sweep_until(&self, stop: CancellationToken) {
         loop {
-            match self.sweep_now().await {
+            // Nothing is changed in quarantine.
+            let swept = match self.inner.store.quarantine() {
+                Some(_) => Ok(Swept::default()),
+                None => self.sweep_now().await,
+            };
+            match swept {
                 Ok(_) => {}
                 Err(error) => {
                     self.inner.counters.failed.fetch_add(1, Relaxed);

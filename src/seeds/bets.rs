@@ -247,23 +247,37 @@ impl Seeds {
         }
         // What a group sent back has most likely something in its way.
         if self.group.is_some()
-            && let Some(taken) = settled(self.explain(session_id, binding).await)?
+            && let Some(taken) = self.settled(self.explain(session_id, binding).await).await?
         {
             return Ok(taken);
         }
         // Otherwise most requests are new: what stands in the way, if only the same bet, is looked for only when something does.
         for looks in 1..=LOOKS_MAX {
-            if let Some(taken) = settled(self.take_alone(session_id, binding).await)? {
+            if let Some(taken) = self.settled(self.take_alone(session_id, binding).await).await? {
                 return Ok(taken);
             }
             // In a transaction of its own: the reservation that was refused may have locked the seed, and what explains it locks the
             // session first.
-            if let Some(taken) = settled(self.explain(session_id, binding).await)? {
+            if let Some(taken) = self.settled(self.explain(session_id, binding).await).await? {
                 return Ok(taken);
             }
             pause_before_retry(looks).await;
         }
         Err(DbError::TimedOut("bet.take found the row changed each time it looked".to_owned()).into())
+    }
+
+    /// What is settled; none when it must be looked at again. A session of an earlier epoch is moved before that, and committed, as
+    /// `settle_it!` does.
+    async fn settled(&self, attempt: Result<Taken, Attempt>) -> Result<Option<Taken>, SeedsError> {
+        match attempt {
+            Ok(taken) => Ok(Some(taken)),
+            Err(Attempt::Refused(error)) => Err(error),
+            Err(Attempt::LookAgain) => Ok(None),
+            Err(Attempt::Outdated(session_id)) => {
+                self.recover_session(session_id).await?;
+                Ok(None)
+            }
+        }
     }
 
     async fn take_alone(&self, session_id: Uuid, binding: &Binding) -> Result<Taken, Attempt> {
@@ -279,7 +293,7 @@ impl Seeds {
         let settings = &self.inner.settings;
         let pending = binding.kind != BetKind::Played;
         let reserved =
-            tx.reserve_nonce(session_id, &binding.commitment, self.inner.epoch, pending, settings.pending_max).await?;
+            tx.reserve_nonce(session_id, &binding.commitment, self.epoch(), pending, settings.pending_max).await?;
         let reserved = reserved.ok_or(Attempt::LookAgain)?;
         let pair = self.open_pair(session_id, &binding.commitment, &reserved.sealed, &reserved.client_seed)?;
         let (bet, result) = self.lay_out(session_id, binding, &reserved, &pair);
@@ -336,6 +350,7 @@ impl Seeds {
         if let Some(bet) = tx.bet_by_ref(session_id, &binding.bet_ref).await? {
             return replayed(binding, bet);
         }
+        self.in_epoch(&session)?;
         if !session.open {
             return Err(SeedsError::SessionClosed.into());
         }
@@ -344,7 +359,8 @@ impl Seeds {
             let session = Box::new(self.view_in(tx, session_id).await?);
             return Err(SeedsError::CommitmentChanged { session }.into());
         }
-        if seed.epoch != self.inner.epoch {
+        if seed.epoch != self.epoch() {
+            // A recovery was made just now, and this process has not heard of it yet.
             let message = format!("the session's seed is of recovery epoch {}", seed.epoch);
             return Err(DbError::Unavailable(message).into());
         }
@@ -398,15 +414,6 @@ impl Seeds {
         let pair = self.open_pair(bet.key.session_id, &bet.commitment, &seed.sealed, &bet.client_seed)?;
         let play = stored_play(&bet.game, &bet.params)?;
         Ok((play.result(&pair, bet.key.nonce), play.cursor()))
-    }
-}
-
-/// What is settled; none when it must be looked at again.
-fn settled(attempt: Result<Taken, Attempt>) -> Result<Option<Taken>, SeedsError> {
-    match attempt {
-        Ok(taken) => Ok(Some(taken)),
-        Err(Attempt::Refused(error)) => Err(error),
-        Err(Attempt::LookAgain) => Ok(None),
     }
 }
 

@@ -50,7 +50,7 @@ impl Seeds {
     /// and the database's.
     pub async fn rotate(&self, session_id: Uuid, request: &RotateRequest) -> Result<SeedEnded, SeedsError> {
         let wanted = request.client_seed.as_ref();
-        let ended = settle_it!(self.inner.store, "seed.rotate", |tx| {
+        let ended = settle_it!(self, "seed.rotate", |tx| {
             self.replace_in(tx, session_id, &request.commitment, wanted, RetiredBy::Rotation).await
         })?;
         self.saw(session_id);
@@ -67,7 +67,7 @@ impl Seeds {
         session_id: Uuid,
         request: &ClientSeedRequest,
     ) -> Result<SeedEnded, SeedsError> {
-        let ended = settle_it!(self.inner.store, "seed.client_seed", |tx| {
+        let ended = settle_it!(self, "seed.client_seed", |tx| {
             let wanted = Some(&request.client_seed);
             self.replace_in(tx, session_id, &request.commitment, wanted, RetiredBy::ClientSeed).await
         })?;
@@ -84,6 +84,7 @@ impl Seeds {
         by: RetiredBy,
     ) -> Result<Ended, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
+        self.in_epoch(&session)?;
         if let Some(answer) = self.replay_replace(tx, &session, commitment, wanted, by).await? {
             return Ok(answer);
         }
@@ -165,13 +166,13 @@ impl Seeds {
     /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::SessionClosed`] (closed under another
     /// commitment), [`SeedsError::CommitmentChanged`]; and the database's.
     pub async fn close(&self, session_id: Uuid, commitment: &Commitment) -> Result<SeedEnded, SeedsError> {
-        let ended =
-            settle_it!(self.inner.store, "session.close", |tx| self.close_in(tx, session_id, commitment).await)?;
+        let ended = settle_it!(self, "session.close", |tx| self.close_in(tx, session_id, commitment).await)?;
         self.answer_ended(session_id, ended).await
     }
 
     async fn close_in(&self, tx: &mut Tx, session_id: Uuid, commitment: &Commitment) -> Result<Ended, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or(SeedsError::SessionNotFound)?;
+        self.in_epoch(&session)?;
         let Some(live) = tx.lock_live_seed(&session).await? else {
             let last = tx.latest_seed(session_id).await?.ok_or_else(|| missing("seed"))?;
             if last.commitment != *commitment {
@@ -309,7 +310,7 @@ impl Seeds {
             return Err(corrupt("commitment", "256 random bits came twice: the random source is broken"));
         }
         let sealed = self.inner.ring.seal(session_id, &commitment, &seed);
-        tx.insert_next_seed(session_id, seed_no, &commitment, &sealed, self.inner.epoch).await
+        tx.insert_next_seed(session_id, seed_no, &commitment, &sealed, self.epoch()).await
     }
 
     /// Locks the live seed and voids those of its reservations that have expired: they are pending no more, swept or not.
@@ -337,8 +338,9 @@ impl Seeds {
 
     /// Voids the expired reservations of a session; gives how many.
     pub(super) async fn void_expired_of(&self, session_id: Uuid) -> Result<usize, SeedsError> {
-        settle_it!(self.inner.store, "reservation.expire", |tx| {
+        settle_it!(self, "reservation.expire", |tx| {
             async {
+                self.session_in_epoch(tx, session_id).await?;
                 let keys = tx.expired_reservations_of(session_id).await?;
                 for key in &keys {
                     self.void_expired_in(tx, key).await?;

@@ -76,12 +76,13 @@ impl Seeds {
     /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::NonceNotReserved`],
     /// [`SeedsError::RecordExistsWithDifferentContent`], [`SeedsError::Void`]; and the database's.
     pub async fn record(&self, session_id: Uuid, request: &RecordRequest) -> Result<BetAnswer, SeedsError> {
-        let answer = settle_it!(self.inner.store, "bet.record", |tx| self.record_in(tx, session_id, request).await)?;
+        let answer = settle_it!(self, "bet.record", |tx| self.record_in(tx, session_id, request).await)?;
         self.saw(session_id);
         Ok(answer)
     }
 
     async fn record_in(&self, tx: &mut Tx, session_id: Uuid, request: &RecordRequest) -> Result<BetAnswer, Attempt> {
+        self.session_in_epoch(tx, session_id).await?;
         let found = self.find_bet(tx, session_id, &request.commitment, request.nonce).await?;
         let Some(mut bet) = found.filter(|bet| bet.kind == BetKind::Reservation) else {
             return Err(SeedsError::NonceNotReserved.into());
@@ -107,12 +108,13 @@ impl Seeds {
     /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::BetNotFound`], [`SeedsError::AlreadyRecorded`],
     /// [`SeedsError::VoidWithDifferentReason`], [`SeedsError::RoundLost`]; and the database's.
     pub async fn void(&self, session_id: Uuid, request: &VoidRequest) -> Result<BetAnswer, SeedsError> {
-        let answer = settle_it!(self.inner.store, "bet.void", |tx| self.void_in(tx, session_id, request).await)?;
+        let answer = settle_it!(self, "bet.void", |tx| self.void_in(tx, session_id, request).await)?;
         self.saw(session_id);
         Ok(answer)
     }
 
     async fn void_in(&self, tx: &mut Tx, session_id: Uuid, request: &VoidRequest) -> Result<BetAnswer, Attempt> {
+        self.session_in_epoch(tx, session_id).await?;
         let found = self.find_bet(tx, session_id, &request.commitment, request.nonce).await?;
         let mut bet = found.ok_or(SeedsError::BetNotFound)?;
         match &bet.state {
@@ -138,7 +140,7 @@ impl Seeds {
     /// In this order of precedence: [`SeedsError::SessionNotFound`], [`SeedsError::BetNotFound`], [`SeedsError::NotRecorded`],
     /// [`SeedsError::SettledWithDifferentContent`]; and the database's.
     pub async fn settle(&self, session_id: Uuid, request: &SettlementRequest) -> Result<BetAnswer, SeedsError> {
-        let answer = settle_it!(self.inner.store, "bet.settle", |tx| self.settle_in(tx, session_id, request).await)?;
+        let answer = settle_it!(self, "bet.settle", |tx| self.settle_in(tx, session_id, request).await)?;
         self.saw(session_id);
         Ok(answer)
     }
@@ -149,6 +151,7 @@ impl Seeds {
         session_id: Uuid,
         request: &SettlementRequest,
     ) -> Result<BetAnswer, Attempt> {
+        self.session_in_epoch(tx, session_id).await?;
         let found = self.find_bet(tx, session_id, &request.commitment, request.nonce).await?;
         let bet = found.ok_or(SeedsError::BetNotFound)?;
         if !matches!(bet.state, BetState::Recorded(_)) {

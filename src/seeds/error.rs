@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::model::View;
 use crate::db::{DbError, MaybeConflict};
 
@@ -126,6 +128,8 @@ pub(super) enum Attempt<E = SeedsError> {
     Refused(E),
     /// What the statements found has changed since: look again in a new transaction.
     LookAgain,
+    /// The session is of an epoch before the last recovery: move it, then look again.
+    Outdated(Uuid),
 }
 
 impl From<SeedsError> for Attempt {
@@ -157,16 +161,24 @@ pub(super) const LOOKS_MAX: u32 = 8;
 
 /// Runs `$body` in a transaction until it succeeds or is refused for good.
 macro_rules! settle_it {
-    ($store:expr, $name:literal, |$tx:ident| $body:expr) => {{
+    ($seeds:expr, $name:literal, |$tx:ident| $body:expr) => {{
         let mut looks = 1;
         loop {
             let attempt: Result<_, $crate::seeds::error::Attempt<_>> =
-                async { $crate::db::transaction!($store, $name, |$tx| $body) }.await;
+                async { $crate::db::transaction!($seeds.inner.store, $name, |$tx| $body) }.await;
             match attempt {
                 Ok(value) => break Ok(value),
                 Err($crate::seeds::error::Attempt::Refused(error)) => break Err(error),
+                // Committed before anything of it is shown.
+                Err($crate::seeds::error::Attempt::Outdated(session_id)) if looks < $crate::seeds::error::LOOKS_MAX => {
+                    looks += 1;
+                    if let Err(error) = $seeds.recover_session(session_id).await {
+                        break Err(error.into());
+                    }
+                    continue;
+                }
                 Err($crate::seeds::error::Attempt::LookAgain) if looks < $crate::seeds::error::LOOKS_MAX => looks += 1,
-                Err($crate::seeds::error::Attempt::LookAgain) => {
+                Err($crate::seeds::error::Attempt::LookAgain | $crate::seeds::error::Attempt::Outdated(_)) => {
                     let message = concat!($name, " found the row changed each time it looked");
                     break Err($crate::db::DbError::TimedOut(message.to_owned()).into());
                 }

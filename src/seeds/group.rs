@@ -91,7 +91,7 @@ impl BetGroup {
         let wanted: Vec<Wanted> = seeds.iter().map(|places| batch.wanted(places)).collect();
         let mut laid_out = Vec::with_capacity(batch.items.len());
         let mut corrupt = Vec::new();
-        for (seed, reserved) in tx.reserve_nonces(&wanted, inner.epoch, inner.settings.pending_max).await? {
+        for (seed, reserved) in tx.reserve_nonces(&wanted, self.seeds.epoch(), inner.settings.pending_max).await? {
             let Some(places) = seeds.get(seed) else { continue };
             // Which seed it is has been logged. The bets under it fail alone.
             match self.lay_out(batch, places, reserved) {

@@ -1,10 +1,11 @@
-//! What happens by itself: use of sessions is written down, idle sessions are closed, expired reservations voided, old quota rows and
+//! What happens by itself: sessions follow a recovery, use of sessions is written down, idle sessions are closed, expired reservations voided, old quota rows and
 //! application sessions past their time ended. Bounded batches; each session in a transaction of its own, looked at again under its
 //! lock, so that any number of processes may do this at once.
 
 use uuid::Uuid;
 
 use super::error::{Attempt, SeedsError, settle_it};
+use super::recovery::BEGIN;
 use super::{Seeds, missing};
 use crate::db::seeds::RetiredBy;
 use crate::db::{DbError, Tx, transaction};
@@ -20,6 +21,8 @@ const MARKS_MAX: usize = 1_000;
 pub struct Maintained {
     /// Sessions whose use was written down.
     pub marked: usize,
+    /// Sessions moved into the epoch of a recovery.
+    pub recovered: usize,
     /// Idle sessions closed.
     pub closed: usize,
     /// Application sessions ended because their time to live was over.
@@ -44,6 +47,12 @@ impl Seeds {
         let settings = &self.inner.settings;
         let store = &self.inner.store;
         let idle_seconds = settings.idle_after.as_secs_f64();
+
+        let place = self.inner.recovering.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let (recovered, next) = self.recover_some(place.unwrap_or(BEGIN)).await?;
+        *self.inner.recovering.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = next;
+        done.recovered = recovered;
+        done.more |= next.is_some();
 
         let due = transaction!(store, "maintain.reveals", |tx| tx.reveals_due(BATCH).await)?;
         done.more |= due.len() == BATCH as usize;
@@ -84,7 +93,8 @@ impl Seeds {
     /// # Errors
     /// The database's.
     pub async fn advance_horizon(&self) -> Result<(), SeedsError> {
-        let store = &self.inner.store;
+        // Acknowledged to nobody.
+        let store = self.inner.store.unfenced();
         let mut tx = store.snapshot("horizon.look").await?;
         let in_flight = tx.bets_in_flight().await?;
         tx.rollback().await;
@@ -124,7 +134,7 @@ impl Seeds {
 
     /// Closes a session if it is still idle, or past its time, under its lock; gives how many were closed.
     pub(super) async fn end_session(&self, session_id: Uuid, by: RetiredBy) -> Result<usize, SeedsError> {
-        let ended = settle_it!(self.inner.store, "session.end", |tx| self.end_session_in(tx, session_id, by).await)?;
+        let ended = settle_it!(self, "session.end", |tx| self.end_session_in(tx, session_id, by).await)?;
         if let Some(Some(seed_no)) = ended {
             self.reveal_due(session_id, seed_no).await?;
         }
@@ -139,6 +149,7 @@ impl Seeds {
         by: RetiredBy,
     ) -> Result<Option<Option<i32>>, Attempt> {
         let session = tx.lock_session(session_id).await?.ok_or_else(|| missing("session"))?;
+        self.in_epoch(&session)?;
         let live = tx.lock_live_seed(&session).await?;
         let due = match (by, &live) {
             // Under the seed's lock no bet is on its way.

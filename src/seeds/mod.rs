@@ -1,6 +1,6 @@
 //! Sessions, seeds, bets and rounds: the rules by which a bet can be checked for ever.
 //!
-//! Keeps I3 to I9 and I11. Every change is one transaction of the datastore; what an answer tells is committed before it leaves.
+//! Keeps I3 to I11. Every change is one transaction of the datastore; what an answer tells is committed before it leaves.
 //!
 //! | file | holds |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `group` | the same for many callers in one transaction |
 //! | `ends` | what ends a pending bet: its record or its void; settlements |
 //! | `rounds` | steps and the close of a round |
+//! | `recovery` | moving sessions into the epoch that a recovery opened |
 //! | `maintenance` | what happens by itself: idle sessions, expired reservations |
 //! | `verify` | whether a stored bet is what its revealed seed gives |
 //! | `reseal` | sealing every seed anew under the first key of the ring |
@@ -26,6 +27,7 @@ pub mod error;
 mod group;
 mod maintenance;
 pub mod model;
+mod recovery;
 pub mod reseal;
 mod rounds;
 pub mod seal;
@@ -36,6 +38,7 @@ pub mod verify;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -165,7 +168,10 @@ struct Inner {
     secret: ServiceSecret,
     signing: Option<Signing>,
     settings: SeedsSettings,
-    epoch: i32,
+    /// The epoch that every open session is known to have been moved to.
+    moved: AtomicI32,
+    /// How far maintenance has come with moving them.
+    recovering: Mutex<Option<recovery::Place>>,
     /// Sessions seen in use and not yet written down.
     seen: Mutex<HashSet<Uuid>>,
 }
@@ -212,10 +218,21 @@ impl Seeds {
     ) -> Result<Self, StartError> {
         let signer = signing_key.as_ref().map(SigningKey::signer);
         let (signing_key_no, epoch) =
-            transaction!(store, "seeds.start", |tx| start_in(tx, &ring, signer.as_ref()).await)?;
+            // Nothing of it is acknowledged to anybody, and it is needed for reading too, whatever the database lacks.
+            transaction!(store.unfenced(), "seeds.start", |tx| start_in(tx, &ring, signer.as_ref()).await)?;
+        store.saw_epoch(epoch);
         let signing = signing_key.zip(signing_key_no).map(|(key, signing_key_no)| Signing { key, signing_key_no });
         let seen = Mutex::new(HashSet::new());
-        let inner = Arc::new(Inner { store, ring, secret, signing, settings, epoch, seen });
+        let inner = Arc::new(Inner {
+            store,
+            ring,
+            secret,
+            signing,
+            settings,
+            moved: AtomicI32::new(0),
+            recovering: Mutex::default(),
+            seen,
+        });
         let alone = Self { inner: Arc::clone(&inner), group: None };
         let group = inner.settings.group.clone().map(|settings| {
             Arc::new(Group::new(inner.store.clone(), BetGroup::new(alone), settings, Routing::ByRoute))

@@ -136,9 +136,8 @@ impl Seeds {
         nonce: u64,
         request: &StepRequest,
     ) -> Result<RoundAnswer, SeedsError> {
-        let answer = settle_it!(self.inner.store, "round.step", |tx| {
-            self.step_in(tx, session_id, commitment, nonce, request).await
-        })?;
+        let answer =
+            settle_it!(self, "round.step", |tx| self.step_in(tx, session_id, commitment, nonce, request).await)?;
         self.saw(session_id);
         Ok(answer)
     }
@@ -151,6 +150,7 @@ impl Seeds {
         nonce: u64,
         request: &StepRequest,
     ) -> Result<RoundAnswer, Attempt> {
+        self.session_in_epoch(tx, session_id).await?;
         let (bet, mut steps) = self.find_round(tx, session_id, commitment, nonce).await?;
         let next_index = u32::try_from(steps.len()).map_err(|_| corrupt("round", "more steps than can be counted"))?;
         let disclose = request.disclose.as_ref().map(Disclose::to_json);
@@ -215,7 +215,7 @@ impl Seeds {
         nonce: u64,
         request: &CloseRequest,
     ) -> Result<RoundAnswer, SeedsError> {
-        let answer = settle_it!(self.inner.store, "round.close", |tx| {
+        let answer = settle_it!(self, "round.close", |tx| {
             self.close_round_in(tx, session_id, commitment, nonce, request).await
         })?;
         self.saw(session_id);
@@ -230,6 +230,7 @@ impl Seeds {
         nonce: u64,
         request: &CloseRequest,
     ) -> Result<RoundAnswer, Attempt> {
+        self.session_in_epoch(tx, session_id).await?;
         let (mut bet, steps) = self.find_round(tx, session_id, commitment, nonce).await?;
         let outcome = match &request.outcome {
             CloseOutcome::Cashout => Some(RoundOutcome::Cashout),

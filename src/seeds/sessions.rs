@@ -50,7 +50,7 @@ impl Seeds {
     /// database's.
     pub async fn create_session(&self, request: &SessionRequest) -> Result<SessionCreated, SeedsError> {
         let session_id = request.session_id.unwrap_or_else(Uuid::now_v7);
-        settle_it!(self.inner.store, "session.create", |tx| self.create_session_in(tx, session_id, request).await)
+        settle_it!(self, "session.create", |tx| self.create_session_in(tx, session_id, request).await)
     }
 
     async fn create_session_in(
@@ -60,7 +60,7 @@ impl Seeds {
         request: &SessionRequest,
     ) -> Result<SessionCreated, Attempt> {
         let player_ref = request.player_ref.as_ref().map(PlayerRef::as_str);
-        let epoch = self.inner.epoch;
+        let epoch = self.epoch();
         let created = tx.insert_session(session_id, player_ref, Origin::Service, epoch, None).await?;
         if created.is_none() {
             // Under its lock, so that the view's parts belong together.
@@ -68,6 +68,7 @@ impl Seeds {
             if session.player_ref.as_deref() != player_ref || session.origin != Origin::Service {
                 return Err(SeedsError::SessionExistsWithDifferentContent.into());
             }
+            self.in_epoch(&session)?;
             return Ok(SessionCreated { view: self.view_in(tx, session_id).await?, replayed: true });
         }
         if let Some(address) = request.client_address {

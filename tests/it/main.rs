@@ -3,6 +3,7 @@
 mod architecture;
 mod cli;
 mod embedded;
+mod fence;
 mod gfs;
 mod harness;
 mod history;

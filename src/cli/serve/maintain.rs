@@ -26,7 +26,10 @@ async fn run_until(seeds: &Seeds, stop: CancellationToken) {
         let done = tokio::select! {
             // What is under way is rolled back.
             () = stop.cancelled() => return,
-            done = seeds.maintain() => done,
+            done = async {
+                // Nothing is changed in quarantine.
+                if seeds.datastore().quarantine().is_some() { Ok(Maintained::default()) } else { seeds.maintain().await }
+            } => done,
         };
         let pause = match done {
             Ok(done) => {
@@ -71,7 +74,7 @@ pub(super) async fn keep_horizon(seeds: Seeds, stop: CancellationToken) {
 }
 
 fn ended_something(done: &Maintained) -> bool {
-    done.closed + done.expired_sessions + done.expired_reservations + done.revealed > 0
+    done.recovered + done.closed + done.expired_sessions + done.expired_reservations + done.revealed > 0
 }
 
 /// A quarter of the shortest time that maintenance watches over, so that what is due is not long overdue.

@@ -150,6 +150,7 @@ impl From<Attempt> for Attempt<SeedStoreError> {
         match attempt {
             Attempt::Refused(error) => Self::Refused(error.into()),
             Attempt::LookAgain => Self::LookAgain,
+            Attempt::Outdated(session_id) => Self::Outdated(session_id),
         }
     }
 }

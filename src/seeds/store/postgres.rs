@@ -40,7 +40,7 @@ impl PgSeedStore {
 
     async fn put_in(&self, tx: &mut Tx, session: &PutSession, ttl: Duration, expected: Option<&Commitment>) -> Tried {
         let ttl_seconds = Some(ttl.as_secs_f64());
-        let epoch = self.seeds.inner.epoch;
+        let epoch = self.seeds.epoch();
         if expected.is_none()
             && tx.insert_session(session.session_id, None, Origin::Application, epoch, ttl_seconds).await?.is_some()
         {
@@ -56,6 +56,7 @@ impl PgSeedStore {
         if !locked.open {
             return Err(SeedStoreError::SessionEnded.into());
         }
+        self.seeds.in_epoch(&locked)?;
         let commitment = session.server_seed.commitment();
         let latest = tx.latest_seed(session.session_id).await?.ok_or_else(|| missing("seed"))?;
         if latest.commitment == commitment {
@@ -103,7 +104,7 @@ impl PgSeedStore {
             seed_no,
             &commitment,
             &sealed,
-            inner.epoch,
+            self.seeds.epoch(),
             None,
             &session.client_seed,
             ClientSeedSource::Application,
@@ -117,6 +118,7 @@ impl PgSeedStore {
         let Some(session) = tx.lock_session(session_id).await? else {
             return Err(SeedStoreError::SessionNotFound.into());
         };
+        self.seeds.in_epoch(&session)?;
         let place = tx.find_commitment(commitment).await?.filter(|(owner, _)| *owner == session_id);
         let Some((_, seed_no)) = place else { return Err(SeedStoreError::CommitmentChanged.into()) };
         let live = self.seeds.lock_live_seed(tx, &session).await?.filter(|live| live.seed_no == seed_no);
@@ -199,7 +201,7 @@ impl SeedStore for PgSeedStore {
             return Err(SeedStoreError::ClientSeedWithNul);
         }
         let retired: Result<_, SeedStoreError> =
-            settle_it!(self.seeds.inner.store, "store.put", |tx| self.put_in(tx, session, ttl, expected).await);
+            settle_it!(self.seeds, "store.put", |tx| self.put_in(tx, session, ttl, expected).await);
         self.reveal_due(session.session_id, retired?).await
     }
 
@@ -241,9 +243,8 @@ impl SeedStore for PgSeedStore {
         if server_seed.commitment() != *commitment {
             return Err(SeedStoreError::WrongSeed);
         }
-        let retired: Result<_, SeedStoreError> = settle_it!(self.seeds.inner.store, "store.reveal", |tx| {
-            self.reveal_in(tx, session_id, commitment, ttl).await
-        });
+        let retired: Result<_, SeedStoreError> =
+            settle_it!(self.seeds, "store.reveal", |tx| self.reveal_in(tx, session_id, commitment, ttl).await);
         self.reveal_due(session_id, retired?).await
     }
 

@@ -19,15 +19,19 @@ use sqlx::{Connection as _, PgConnection};
 mod at_exit;
 mod caller;
 mod cluster;
+mod pair;
 mod proxy;
 mod service;
+mod snapshot;
 mod standby;
 mod tests;
 
 pub use caller::{Caller, data_folder, id};
 pub use cluster::Cluster;
+pub use pair::Pair;
 pub use proxy::Proxy;
 pub use service::Service;
+pub use snapshot::Snapshot;
 pub use standby::{Primary, Standby};
 
 /// A migrated database for one test, dropped with this value.

@@ -28,7 +28,7 @@ enum Cut {
 
 #[derive(Debug)]
 struct Shared {
-    target: PgConnectOptions,
+    target: Mutex<PgConnectOptions>,
     /// The next message that is cut at, of whichever connection.
     armed: Mutex<Option<(Cut, Vec<u8>)>>,
     /// Counts cuts of everything at once.
@@ -52,7 +52,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            target: PgConnectOptions::from_str(url).unwrap(),
+            target: Mutex::new(PgConnectOptions::from_str(url).unwrap()),
             armed: Mutex::new(None),
             cut_all: watch::Sender::new(0),
             cuts: watch::Sender::new(0),
@@ -67,6 +67,16 @@ impl Proxy {
         let (credentials, rest) = url.split_once("://").unwrap().1.rsplit_once('@').expect("a URL of the harness");
         let database = rest.split_once('/').unwrap().1.split('?').next().unwrap();
         format!("postgres://{credentials}@{}/{database}?sslmode=disable", self.address)
+    }
+
+    /// New connections lead to the server of another URL.
+    pub fn lead_to(&self, url: &str) {
+        *self.shared.target.lock().unwrap() = PgConnectOptions::from_str(url).unwrap();
+    }
+
+    /// The database of the first URL as a role that needs no password.
+    pub fn url_as(&self, role: &str, database: &str) -> String {
+        self.url(&format!("postgres://{role}@proxied/{database}"))
     }
 
     /// Cuts every connection there is. New ones are taken.
@@ -129,11 +139,12 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn forward(client: TcpStream, shared: &Shared) -> io::Result<()> {
     client.set_nodelay(true)?;
-    if let Some(folder) = shared.target.get_socket() {
-        let socket = folder.join(format!(".s.PGSQL.{}", shared.target.get_port()));
+    let target = shared.target.lock().unwrap().clone();
+    if let Some(folder) = target.get_socket() {
+        let socket = folder.join(format!(".s.PGSQL.{}", target.get_port()));
         return exchange(client, UnixStream::connect(socket).await?, shared).await;
     }
-    let server = TcpStream::connect((shared.target.get_host(), shared.target.get_port())).await?;
+    let server = TcpStream::connect((target.get_host(), target.get_port())).await?;
     server.set_nodelay(true)?;
     exchange(client, server, shared).await
 }

@@ -55,10 +55,9 @@ impl Primary {
     }
 }
 
-/// Copies the data of a running primary for a standby, by PostgreSQL's low-level interface: not every package of server binaries brings
-/// `pg_basebackup`. <https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-LOWLEVEL-BASE-BACKUP>
-async fn copy_running(primary: &Primary, data: &Path, owner: &std::fs::Metadata) {
-    let mut admin = primary.admin().await;
+/// Copies the data of a running primary to where a standby of it can be started, by PostgreSQL's low-level interface: not every package
+/// of server binaries brings `pg_basebackup`. <https://www.postgresql.org/docs/current/continuous-archiving.html#BACKUP-LOWLEVEL-BASE-BACKUP>
+pub(super) async fn copy_running(mut admin: PgConnection, from: &Path, to: &Path) {
     let version: i32 =
         sqlx::query_scalar("SELECT current_setting('server_version_num')::int").fetch_one(&mut admin).await.unwrap();
     let (start, stop) = if version < 150_000 {
@@ -67,19 +66,20 @@ async fn copy_running(primary: &Primary, data: &Path, owner: &std::fs::Metadata)
         ("SELECT pg_backup_start('standby', true)::text", "SELECT labelfile FROM pg_backup_stop(false)")
     };
     let _: String = sqlx::query_scalar(start).fetch_one(&mut admin).await.unwrap();
-    let (from, to) = (primary.folder.path().join("pg"), data.to_owned());
+    let (source, target) = (from.to_owned(), to.to_owned());
     let copied = tokio::task::spawn_blocking(move || {
         // A file may go while it is copied; the log makes up for it.
-        Command::new("cp").arg("-a").arg(&from).arg(&to).output()
+        Command::new("cp").arg("-a").arg(&source).arg(&target).output()
     });
     copied.await.unwrap().unwrap();
     let label: String = sqlx::query_scalar(stop).fetch_one(&mut admin).await.unwrap();
+    let owner = from.metadata().unwrap();
     for (name, text) in [("backup_label", label.as_str()), ("standby.signal", "")] {
-        let path = data.join(name);
+        let path = to.join(name);
         std::fs::write(&path, text).unwrap();
         std::os::unix::fs::chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
-    std::fs::remove_file(data.join("postmaster.pid")).unwrap();
+    std::fs::remove_file(to.join("postmaster.pid")).unwrap();
 }
 
 /// A streaming standby. Killed when dropped.
@@ -107,7 +107,7 @@ impl Standby {
             }
             command
         };
-        copy_running(primary, &data, &owner).await;
+        copy_running(primary.admin().await, &primary.folder.path().join("pg"), &data).await;
         let conninfo = format!("host={} port={port} user={SUPERUSER}", socket.display());
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut server = as_owner(&primary.binaries.dir.join("postgres"));

@@ -40,7 +40,7 @@ async fn records(caller: &Caller, session_id: &str) -> Vec<Value> {
 
 /// Proves for a session that every acknowledged bet is stored as it was acknowledged, that no reference and no nonce is there twice, that
 /// every nonce handed out has its bet (I3, I4, I9), and that every roll follows from its revealed seed.
-async fn check(caller: &Caller, session_id: &str, acknowledged: &BTreeMap<String, Value>) {
+pub async fn check(caller: &Caller, session_id: &str, acknowledged: &BTreeMap<String, Value>) {
     let mut nonces: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
     let mut stored = BTreeMap::new();
     for bet in records(caller, session_id).await {
