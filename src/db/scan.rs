@@ -7,10 +7,11 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use foldhash::fast::RandomState;
 use futures_util::TryStreamExt as _;
 use uuid::Uuid;
 
-use super::bets::{BetKey, BetKind};
+use super::bets::BetKey;
 use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
@@ -74,23 +75,32 @@ pub enum Part {
 #[derive(Debug)]
 pub struct Scan {
     bytes: Vec<u8>,
+    /// The game of all its bets, where it is one and therefore not sent.
+    game: Option<GameName>,
 }
 
 /// A bet as it is stored, without its seed and its later end.
 #[derive(Clone, Copy, Debug)]
 pub struct ScannedBet<'a> {
-    /// How it gets its result.
-    pub kind: BetKind,
     /// The game, as its text's bytes.
     pub game: &'a [u8],
     /// Its parameters, canonical JSON.
     pub params: &'a [u8],
-    /// When the nonce was handed out, in microseconds since 1970.
-    pub taken_at_us: i64,
     /// Result, canonical JSON, and cursor, when played at once.
     pub result: Option<(&'a [u8], i32)>,
-    /// Signature and the number of its key.
-    pub signature: Option<(&'a [u8; 64], i32)>,
+    /// Its signature.
+    pub signature: Option<ScannedSignature<'a>>,
+}
+
+/// A signature with what else it needs to be checked.
+#[derive(Clone, Copy, Debug)]
+pub struct ScannedSignature<'a> {
+    /// The signature.
+    pub bytes: &'a [u8; 64],
+    /// The number of its key.
+    pub signing_key_no: i32,
+    /// When the nonce was handed out, in microseconds since 1970.
+    pub taken_at_us: i64,
 }
 
 /// A seed's public side.
@@ -191,7 +201,7 @@ impl<A: Access> Tx<A> {
         while let Some(row) = rows.try_next().await? {
             bytes.extend_from_slice(&row);
         }
-        Ok(Scan { bytes })
+        Ok(Scan { bytes, game: filter.game.clone() })
     }
 
     /// Reads the seeds of scanned bets; one that is not there is not in the answer.
@@ -240,9 +250,11 @@ fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
     conditions.extend(filter.game.as_ref().map(|GameName(game)| format!("game = '{game}'")));
     conditions.extend(filter.from.as_ref().map(|from| format!("taken_at >= {}", time(from))));
     conditions.extend(filter.to.as_ref().map(|to| format!("taken_at < {}", time(to))));
+    // PostgreSQL spends more on sending a column than we do on checking a bet: what is known or not looked at is not asked for.
+    let game = if filter.game.is_some() { "" } else { ", game" };
     format!(
-        "COPY (SELECT session_id, seed_no, nonce, kind, game, params, taken_at, result, cursor, signature, signing_key_no \
-         FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
+        "COPY (SELECT session_id, seed_no, nonce, params, result, cursor, signature, signing_key_no, \
+         CASE WHEN signature IS NOT NULL THEN taken_at END{game} FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
         conditions.join(" AND "),
     )
 }
@@ -251,22 +263,27 @@ impl Scan {
     /// The seeds that the bets belong to, each once. Rows that cannot be read are [`Scan::bets`]' to tell.
     #[must_use]
     pub fn seeds(&self) -> Vec<(Uuid, i32)> {
-        let mut seeds = HashSet::new();
-        let mut fields = Fields { rest: &self.bytes };
+        let mut seeds = HashSet::with_hasher(RandomState::default());
+        let mut fields = self.fields();
         if fields.header().is_ok() {
             while let Ok(Some([session_id, seed_no, ..])) = fields.fields() {
-                if let (Ok(session_id), Ok(seed_no)) = (fixed(session_id), fixed(seed_no)) {
-                    seeds.insert((Uuid::from_bytes(session_id), i32::from_be_bytes(seed_no)));
-                }
+                seeds.insert((session_id, seed_no));
             }
         }
-        seeds.into_iter().collect()
+        let read = |(session_id, seed_no)| {
+            Some((Uuid::from_bytes(fixed(session_id).ok()?), i32::from_be_bytes(fixed(seed_no).ok()?)))
+        };
+        seeds.into_iter().filter_map(read).collect()
+    }
+
+    fn fields(&self) -> Fields<'_> {
+        Fields { rest: &self.bytes, columns: if self.game.is_some() { COLUMNS } else { COLUMNS + 1 } }
     }
 
     /// Each bet with its place. A row that cannot be decoded is given as its error; when even its place cannot be told, nothing after it
     /// can, and that is the last.
     pub fn bets(&self) -> impl Iterator<Item = Result<(BetKey, Result<ScannedBet<'_>, DbError>), DbError>> {
-        let mut fields = Fields { rest: &self.bytes };
+        let mut fields = self.fields();
         let mut header = Some(());
         std::iter::from_fn(move || {
             if header.take().is_some()
@@ -275,7 +292,7 @@ impl Scan {
                 fields.rest = &[];
                 return Some(Err(error));
             }
-            match fields.row() {
+            match fields.row(self.game.as_ref()) {
                 Ok(row) => row.map(Ok),
                 Err(error) => {
                     fields.rest = &[];
@@ -289,10 +306,13 @@ impl Scan {
 /// PostgreSQL's binary form of COPY: <https://www.postgresql.org/docs/current/sql-copy.html>, "Binary Format".
 struct Fields<'a> {
     rest: &'a [u8],
+    /// Of each row.
+    columns: usize,
 }
 
 const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
-const COLUMNS: i16 = 11;
+/// Without the game, which is the last where it is sent.
+const COLUMNS: usize = 9;
 /// 2000-01-01T00:00:00Z in microseconds since 1970.
 const EPOCH_US: i64 = 946_684_800_000_000;
 
@@ -324,20 +344,20 @@ impl<'a> Fields<'a> {
         Ok(Some(field))
     }
 
-    fn fields(&mut self) -> Result<Option<[Option<&'a [u8]>; COLUMNS as usize]>, DbError> {
+    fn fields(&mut self) -> Result<Option<[Option<&'a [u8]>; COLUMNS + 1]>, DbError> {
         match i16::from_be_bytes(self.take()?) {
             -1 => return Ok(None),
-            COLUMNS => {}
+            columns if usize::try_from(columns) == Ok(self.columns) => {}
             columns => return Err(DbError::Unexpected(format!("COPY sent a row of {columns} columns"))),
         }
-        let mut fields = [None; COLUMNS as usize];
-        for field in &mut fields {
+        let mut fields = [None; COLUMNS + 1];
+        for field in &mut fields[..self.columns] {
             *field = self.field()?;
         }
         Ok(Some(fields))
     }
 
-    fn row(&mut self) -> Result<Option<Row<'a>>, DbError> {
+    fn row(&mut self, game: Option<&'a GameName>) -> Result<Option<Row<'a>>, DbError> {
         let Some(fields) = self.fields()? else { return Ok(None) };
         let [session_id, seed_no, nonce, rest @ ..] = fields;
         let nonce = i64::from_be_bytes(fixed(nonce)?);
@@ -346,29 +366,28 @@ impl<'a> Fields<'a> {
             seed_no: i32::from_be_bytes(fixed(seed_no)?),
             nonce: decode::unsigned(WHAT, nonce)?,
         };
-        Ok(Some((key, bet(rest))))
+        Ok(Some((key, bet(rest, game))))
     }
 }
 
-fn bet<'a>(fields: [Option<&'a [u8]>; 8]) -> Result<ScannedBet<'a>, DbError> {
-    let [kind, game, params, taken_at, result, cursor, signature, signing_key_no] = fields;
-    let taken_at_us = i64::from_be_bytes(fixed(taken_at)?).checked_add(EPOCH_US);
-    let kind = std::str::from_utf8(given(kind)?).map_err(|_| corrupt(WHAT, "a kind that is no text"))?;
+fn bet<'a>(fields: [Option<&'a [u8]>; 7], known: Option<&'a GameName>) -> Result<ScannedBet<'a>, DbError> {
+    let [params, result, cursor, signature, signing_key_no, taken_at, game] = fields;
     Ok(ScannedBet {
-        kind: BetKind::parse(kind)?,
-        game: given(game)?,
+        game: known.map_or_else(|| given(game), |known| Ok(known.as_str().as_bytes()))?,
         params: given(params)?,
-        taken_at_us: taken_at_us.ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
         result: match (result, cursor) {
             (Some(result), cursor @ Some(_)) => Some((result, i32::from_be_bytes(fixed(cursor)?))),
             (None, None) => None,
             _ => return Err(corrupt(WHAT, "a result without cursor")),
         },
         signature: match (signature, signing_key_no) {
-            (Some(signature), key @ Some(_)) => {
-                let signature = signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?;
-                Some((signature, i32::from_be_bytes(fixed(key)?)))
-            }
+            (Some(signature), key @ Some(_)) => Some(ScannedSignature {
+                bytes: signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?,
+                signing_key_no: i32::from_be_bytes(fixed(key)?),
+                taken_at_us: i64::from_be_bytes(fixed(taken_at)?)
+                    .checked_add(EPOCH_US)
+                    .ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
+            }),
             (None, None) => None,
             _ => return Err(corrupt(WHAT, "a signature without its key")),
         },

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use foldhash::fast::RandomState;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 use uuid::Uuid;
@@ -417,8 +418,8 @@ fn quick(
 ) -> Result<(Counts, Vec<BetKey>, u64), DbError> {
     let mut counts = Counts::default();
     let (mut closer, mut bets) = (Vec::new(), 0);
-    let seeds: HashMap<(Uuid, i32), Seed> = seeds.into_iter().map(|(key, seed)| (key, Seed::new(seed))).collect();
-    let (mut plays, mut last) = (HashMap::new(), None);
+    let seeds: HashMap<_, _, RandomState> = seeds.into_iter().map(|(key, seed)| (key, Seed::new(seed))).collect();
+    let (mut plays, mut last) = (HashMap::with_hasher(RandomState::default()), None);
     let mut tallies: Vec<Tally> = Vec::new();
     for bet in scan.bets() {
         let (key, bet) = bet?;
@@ -487,21 +488,21 @@ fn confirm(
     play: &Play,
     signers: &HashMap<i32, [u8; 32]>,
 ) -> Option<Confirmed> {
-    let (result_text, cursor) = bet.result.filter(|_| bet.kind == BetKind::Played)?;
+    // Only a bet that was played at once has a result of its own: the table's constraint `bets_result_when_played`.
+    let (result_text, cursor) = bet.result?;
     let result = seed.pair.as_ref().map(|pair| play.result(pair, key.nonce));
     let exact = result.as_ref().is_none_or(|result| result.is_canonical(result_text))
-        && u32::try_from(cursor) == Ok(play.cursor())
-        && bet.taken_at_us >= 0;
+        && u32::try_from(cursor) == Ok(play.cursor());
     if !exact {
         return None;
     }
-    if let Some((bytes, signing_key_no)) = bet.signature {
+    if let Some(signature) = bet.signature {
         let ScannedSeed { commitment, client_seed, .. } = &seed.public;
-        let at_ms = bet.taken_at_us / 1_000;
+        let at_ms = signature.taken_at_us.div_euclid(1_000);
         let mut record = Record::of_play(play, *commitment, client_seed.clone(), key.nonce, at_ms);
         let result = json::parse(result_text, json::Limits::RECORD).ok()?;
         record.outcome = Some(Outcome { cursor: play.cursor(), result });
-        if !signature::verify(record.payload().as_bytes(), bytes, signers.get(&signing_key_no)?) {
+        if !signature::verify(record.payload().as_bytes(), signature.bytes, signers.get(&signature.signing_key_no)?) {
             return None;
         }
     }
