@@ -129,8 +129,7 @@ impl<A: Access> Tx<A> {
             .await?;
         let (Some(first), Some(last)) = (span.first, span.last) else { return Ok(Vec::new()) };
         let end = last + TimeDelta::microseconds(1);
-        let (from, to) =
-            (filter.from.map_or(first, |from| from.max(first)), filter.to.map_or(end, |to| to.min(end)));
+        let (from, to) = (filter.from.map_or(first, |from| from.max(first)), filter.to.map_or(end, |to| to.min(end)));
         if from >= to {
             return Ok(Vec::new());
         }
@@ -155,12 +154,7 @@ impl<A: Access> Tx<A> {
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn scan(
-        &mut self,
-        part: &Part,
-        filter: &ScanFilter,
-        pieces: &mpsc::Sender<Scan>,
-    ) -> Result<(), DbError> {
+    pub async fn scan(&mut self, part: &Part, filter: &ScanFilter, pieces: &mpsc::Sender<Scan>) -> Result<(), DbError> {
         let statement = copy_statement(part, filter);
         let mut rows = self.inner.copy_out_raw(&statement).await?;
         let (mut bytes, mut count) = (Vec::new(), 0);
