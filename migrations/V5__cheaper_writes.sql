@@ -1,3 +1,17 @@
+-- What every write pays for, made cheaper.
+
+-- A regular expression with bounds ({1,64}) takes PostgreSQL 10 us for each row, more than all else that it does to insert one; without
+-- them and with the length apart, 0.4 us. The rule is the same, so that what is stored keeps it; V6 says so to PostgreSQL, in a
+-- transaction of its own, since only a look at every row can, and this one keeps everybody out.
+ALTER TABLE fairledger.bets
+    DROP CONSTRAINT bets_bet_ref_form,
+    DROP CONSTRAINT bets_currency_form,
+    ADD CONSTRAINT bets_bet_ref_form CHECK (char_length(bet_ref) <= 64 AND bet_ref ~ '^[A-Za-z0-9._:-]+$') NOT VALID,
+    ADD CONSTRAINT bets_currency_form CHECK (char_length(currency) <= 16 AND currency ~ '^[A-Z0-9]+$') NOT VALID;
+ALTER TABLE fairledger.witness
+    DROP CONSTRAINT witness_instance_form,
+    ADD CONSTRAINT witness_instance_form CHECK (char_length(instance) <= 64 AND instance ~ '^[A-Za-z0-9._-]+$');
+
 -- Batches of spends by a plain INSERT, which costs a third less than one with ON CONFLICT: that looks for each row before it inserts it,
 -- and marks each as final afterwards. A plain INSERT that meets a spent token fails, and PostgreSQL would log the token's nonce; an error
 -- that a function catches is logged nowhere.
