@@ -11,6 +11,7 @@
 //! | `problem` | every refusal and fault as an answer |
 //! | `observe` | request ids, log lines, panics |
 //! | `openapi`, `schema` | the description of all this, made from it |
+//! | `metrics` | what Prometheus reads, on an address of its own |
 //! | `serve` | connections |
 
 pub mod auth;
@@ -18,6 +19,7 @@ mod bets;
 mod evidence;
 mod health;
 mod input;
+pub mod metrics;
 mod observe;
 mod openapi;
 pub mod problem;
@@ -133,6 +135,7 @@ struct Inner {
     public_places: Arc<Semaphore>,
     stranger_places: Arc<Semaphore>,
     changes: TaskTracker,
+    metrics: Arc<metrics::Metrics>,
 }
 
 impl App {
@@ -163,6 +166,7 @@ impl App {
             public_places: Arc::new(Semaphore::new(settings.public_requests_max)),
             stranger_places: Arc::new(Semaphore::new(settings.public_requests_max)),
             changes: TaskTracker::new(),
+            metrics: Arc::new(metrics::Metrics::new()),
             settings,
         };
         Self { inner: Arc::new(inner) }
@@ -204,6 +208,12 @@ impl App {
         &self.inner.readiness
     }
 
+    /// What is counted while it serves.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<metrics::Metrics> {
+        &self.inner.metrics
+    }
+
     /// Waits until no change is under way, those included whose callers went away.
     pub async fn changes_ended(&self) {
         self.inner.changes.close();
@@ -226,7 +236,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(Code::MethodNotAllowed, "the path has no such method: the header Allow names those it has")
         })
-        .layer(axum::middleware::from_fn(observe::observe))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app.metrics()), observe::observe))
         .with_state(app)
 }
 

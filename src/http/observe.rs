@@ -4,9 +4,10 @@
 //! or a header.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
@@ -15,6 +16,7 @@ use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use super::metrics::{Metrics, route_word};
 use super::problem::{self, Problem};
 
 /// Carries a request's id both ways.
@@ -46,12 +48,13 @@ fn method_word(method: &Method) -> &'static str {
     }
 }
 
-pub(super) async fn observe(request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let request_id = request_id(request.headers());
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
-    let span = tracing::info_span!("request", method = method_word(request.method()), route, request_id);
+    let _under_way = metrics.request_under_way();
+    let method = method_word(request.method());
+    let route = route_word(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str));
+    let span = tracing::info_span!("request", method, route, request_id);
     async {
         // What a panic leaves behind is dropped with the request: transactions roll back, places are given back.
         let mut response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
@@ -64,7 +67,9 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
             headers.insert(REQUEST_ID, id);
         }
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        let latency_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let took = started.elapsed();
+        metrics.answered(method, route, response.status(), code, took);
+        let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(status = response.status().as_u16(), code, latency_us, "answered");
         response
     }
@@ -97,8 +102,10 @@ mod tests {
         async fn broken() -> &'static str {
             panic!("s3cret")
         }
-        let router =
-            axum::Router::new().route("/broken", axum::routing::get(broken)).layer(axum::middleware::from_fn(observe));
+        let metrics = Arc::new(Metrics::new());
+        let router = axum::Router::new()
+            .route("/broken", axum::routing::get(broken))
+            .layer(axum::middleware::from_fn_with_state(metrics, observe));
         let request = axum::http::Request::get("/broken").header(REQUEST_ID, "r-1").body(axum::body::Body::empty());
         let response = tower::ServiceExt::oneshot(router, request.unwrap()).await.unwrap();
         assert_eq!(

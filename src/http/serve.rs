@@ -25,7 +25,7 @@ const HEADER_BYTES_MAX: usize = 32 * 1024;
 const STREAMS_MAX: u32 = 128;
 
 /// How long to wait after a failure to accept: usually the process is out of file descriptors, and trying at once would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Cuts the connection that a request came over. Answers wait for their client; only they know when it has been too long.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +79,9 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
             }
         }));
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+        let metrics = Arc::clone(app.metrics());
         tokio::spawn(async move {
+            let _open = metrics.connection_open();
             tokio::select! {
                 ended = connection => {
                     if let Err(error) = ended {
@@ -102,7 +104,7 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
     }
 }
 
-fn connections(settings: &HttpSettings) -> Builder<TokioExecutor> {
+pub(super) fn connections(settings: &HttpSettings) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
