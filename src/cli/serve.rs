@@ -20,6 +20,7 @@ use crate::db::{Datastore, Reader, migrate};
 use crate::history::History;
 use crate::http::auth::{ApiToken, new_token_id};
 use crate::http::metrics::{self, Exposition, WatchedFolder};
+use crate::http::tls::Tls;
 use crate::http::{self, App, HttpSettings};
 use crate::ledger::Ledger;
 use crate::seeds::Seeds;
@@ -40,6 +41,9 @@ use signals::Signals;
 
 /// How long requests and changes under way may take once the service is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// How often the service looks for a new certificate.
+const TLS_LOOK: Duration = Duration::from_secs(10);
 
 /// How long maintenance, and then the pool, may take after that.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -65,9 +69,21 @@ struct Service {
     folders: Vec<WatchedFolder>,
 }
 
+/// What is listened on.
+struct Listeners {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    /// For metrics, with the pause between two readings.
+    scraped: Option<(TcpListener, Duration)>,
+}
+
 pub(super) async fn run(settings: Settings, args: Args) -> Result<ExitCode, CliError> {
     // First, so that an address in use is told before a database is started.
     let listener = listen(settings.listen).await?;
+    let tls = match &settings.tls {
+        Some(files) => Some(Tls::open(files.certificate.clone(), files.key.clone())?),
+        None => None,
+    };
     let scraped = match settings.metrics_addr {
         Some(address) => Some(listen(address).await?),
         None => None,
@@ -84,8 +100,9 @@ pub(super) async fn run(settings: Settings, args: Args) -> Result<ExitCode, CliE
             return Ok(ExitCode::SUCCESS);
         }
     };
-    announce(address, service.private.is_some().then_some(data_dir.as_path()))?;
-    serve(listener, scraped.map(|listener| (listener, interval)), service, signals).await
+    announce(address, tls.is_some(), service.private.is_some().then_some(data_dir.as_path()))?;
+    let listeners = Listeners { listener, tls, scraped: scraped.map(|listener| (listener, interval)) };
+    serve(listeners, service, signals).await
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
@@ -200,9 +217,10 @@ async fn warn_of_owner(store: &Datastore) -> Result<(), CliError> {
 }
 
 /// Tells where it listens: one line, which scripts read. People on a terminal are told how to begin.
-fn announce(address: SocketAddr, data_dir: Option<&Path>) -> Result<(), CliError> {
-    let mut text = format!("listening on http://{address}\n");
+fn announce(address: SocketAddr, tls: bool, data_dir: Option<&Path>) -> Result<(), CliError> {
+    let mut text = format!("listening on {}://{address}\n", if tls { "https" } else { "http" });
     if std::io::stdout().is_terminal()
+        && !tls
         && let Some(data_dir) = data_dir
     {
         text.push_str(&first_steps(address, data_dir));
@@ -232,17 +250,17 @@ fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {
 }
 
 /// Serves until it is told to stop, or until the private server is lost for good.
-async fn serve(
-    listener: TcpListener,
-    scraped: Option<(TcpListener, Duration)>,
-    service: Service,
-    mut signals: Signals,
-) -> Result<ExitCode, CliError> {
+async fn serve(listeners: Listeners, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
+    let Listeners { listener, tls, scraped } = listeners;
     let Service { seeds, ledger, history, private, folders } = service;
     let stop = CancellationToken::new();
     let settings = HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() };
     let app = App::with_history(seeds.clone(), ledger.clone(), history.clone(), settings);
-    let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
+    let mut http = tokio::spawn(http::serve_with(listener, tls.clone(), app.clone(), stop.clone().cancelled_owned()));
+    if let Some(tls) = tls {
+        tokio::spawn(signals::reload_on_hangup(tls.clone(), stop.clone()));
+        tokio::spawn(tls.watch(Arc::clone(app.metrics()), TLS_LOOK, stop.clone()));
+    }
     if let Some((listener, interval)) = scraped {
         observe(listener, interval, &app, &ledger, folders, &stop)?;
     }

@@ -34,6 +34,7 @@ pub mod spends;
 pub mod state;
 pub mod stats;
 pub mod steps;
+mod tls;
 pub mod tokens;
 pub mod witness;
 pub mod writer;
@@ -170,7 +171,7 @@ impl MaybeConflict for DbError {
 /// Whether both drivers, the pool's and the migrator's, can read a connection URL. Tells nothing of whether it leads anywhere.
 pub fn understands_url(url: &str) -> bool {
     let scheme = url.starts_with("postgres://") || url.starts_with("postgresql://");
-    scheme && url.parse::<PgConnectOptions>().is_ok() && url.parse::<tokio_postgres::Config>().is_ok()
+    scheme && url.parse::<PgConnectOptions>().is_ok() && tls::Target::parse(url).is_ok()
 }
 
 /// The pool and what every transaction begins with.

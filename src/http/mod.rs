@@ -12,7 +12,7 @@
 //! | `observe` | request ids, log lines, panics |
 //! | `openapi`, `schema` | the description of all this, made from it |
 //! | `metrics` | what Prometheus reads, on an address of its own |
-//! | `serve` | connections |
+//! | `serve`, `tls` | connections |
 
 pub mod auth;
 mod bets;
@@ -30,6 +30,7 @@ mod schema;
 mod seeds;
 mod serve;
 mod sessions;
+pub mod tls;
 mod tokens;
 mod verify;
 mod wire;
@@ -45,7 +46,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 pub use openapi::openapi;
-pub use serve::serve;
+pub use serve::{serve, serve_with};
 
 use self::auth::TokenCache;
 use self::problem::{Code, Problem};

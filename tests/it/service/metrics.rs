@@ -61,10 +61,15 @@ async fn scrape_until(address: &str, what: &str, holds: impl Fn(&Scrape) -> bool
     panic!("never: {what}\n{}", scrape(address).await.text)
 }
 
-fn metrics_address(service: &Service) -> String {
-    let logs = service.logs();
-    let line = logs.lines().find(|line| line.contains("metrics are answered")).expect("a line of the log");
-    serde_json::from_str::<Value>(line).unwrap()["address"].as_str().unwrap().to_owned()
+/// Where the service answers metrics; its log may come a moment after it listens.
+async fn metrics_address(service: &Service) -> String {
+    for _ in 0..400 {
+        if let Some(line) = service.logs().lines().find(|line| line.contains("metrics are answered")) {
+            return serde_json::from_str::<Value>(line).unwrap()["address"].as_str().unwrap().to_owned();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no address in:\n{}", service.logs())
 }
 
 /// Names with their types, as the document has them.
@@ -91,7 +96,7 @@ async fn the_numbers_follow_what_happens_and_name_no_one_i13() {
         ("FAIRLEDGER_SLOW_TRANSACTION", "10ms"),
     ];
     let service = Service::spawn(&db, &env, &[]);
-    let address = metrics_address(&service);
+    let address = metrics_address(&service).await;
     let before =
         scrape_until(&address, "a first reading", |scrape| scrape.value("fairledger_database_up") == 1.0).await;
     for series in ["fairledger_open_rounds", "fairledger_outstanding_nonces", "fairledger_keys_live"] {
@@ -175,7 +180,7 @@ async fn a_database_that_is_away_shows() {
     let db = TestDb::new().await;
     let env = [("FAIRLEDGER_METRICS_ADDR", "127.0.0.1:0"), ("FAIRLEDGER_METRICS_INTERVAL", "50ms")];
     let service = Service::spawn(&db, &env, &[]);
-    let address = metrics_address(&service);
+    let address = metrics_address(&service).await;
     let up = scrape_until(&address, "up", |scrape| scrape.value("fairledger_database_up") == 1.0).await;
     assert_eq!(up.value("fairledger_witness_configured"), 0.0);
     let mut admin = crate::harness::Cluster::get().await.connect_to("postgres").await;
