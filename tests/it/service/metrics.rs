@@ -94,8 +94,12 @@ async fn the_numbers_follow_what_happens_and_name_no_one_i13() {
         ("FAIRLEDGER_METRICS_INTERVAL", "50ms"),
         ("FAIRLEDGER_WITNESS_DIR", witness.path().to_str().unwrap()),
         ("FAIRLEDGER_SLOW_TRANSACTION", "10ms"),
+        ("FAIRLEDGER_LOG", "trace,sqlx=trace,hyper=trace,hyper_util=trace,tokio_postgres=trace"),
     ];
-    let service = Service::spawn(&db, &env, &[]);
+    // Where the server trusts everybody, a password may be given all the same.
+    let role = fairledger::db::bootstrap::SERVICE;
+    let url = db.service_url.replace(&format!("{role}@"), &format!("{role}:password-of-the-test@"));
+    let service = Service::spawn_at(&url, &db, &env, &[]);
     let address = metrics_address(&service).await;
     let before =
         scrape_until(&address, "a first reading", |scrape| scrape.value("fairledger_database_up") == 1.0).await;
@@ -108,7 +112,8 @@ async fn the_numbers_follow_what_happens_and_name_no_one_i13() {
     assert_eq!(before.value("fairledger_schema_version"), before.value("fairledger_schema_version_needed"));
     assert!(before.value("fairledger_disk_free_bytes{folder=\"witness\"}") > 0.0);
 
-    let caller = Caller::new(&service, &db.admin_token().await);
+    let token = db.admin_token().await;
+    let caller = Caller::new(&service, &token);
     let started = json!({ "playerRef": "player-of-the-test", "clientAddress": "203.0.113.77" });
     let session = caller.post("/v1/sessions", started).await;
     let path = format!("/v1/sessions/{}", id(&session));
@@ -173,6 +178,48 @@ async fn the_numbers_follow_what_happens_and_name_no_one_i13() {
     let logs = service.logs();
     let slow = logs.lines().find(|line| line.contains("a slow transaction") && line.contains("bet."));
     assert!(slow.is_some_and(|line| line.contains("took_ms")), "{logs}");
+    assert!(logs.contains("\"TRACE\""), "the log is at its most talkative");
+    let hash = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(token.as_bytes()));
+    for secret in [
+        "password-of",
+        "player-of",
+        "bet-of",
+        "round-of",
+        "owed-of",
+        "203.0.113.77",
+        nonce.as_str(),
+        token.as_str(),
+        &hash,
+    ] {
+        assert!(!logs.contains(secret), "{secret} in the log");
+    }
+}
+
+#[tokio::test]
+async fn every_line_of_a_request_has_its_id_and_its_callers_trace() {
+    let db = TestDb::new().await;
+    let service = Service::spawn(&db, &[], &[]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let asked = reqwest::Client::new()
+        .get(service.url("/v1/keys"))
+        .header("x-request-id", "request-of-the-test")
+        .header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
+    let answer = asked.send().await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "request-of-the-test");
+    let line = loop {
+        let logs = service.logs();
+        match logs.lines().find(|line| line.contains("request-of-the-test")) {
+            Some(line) => break serde_json::from_str::<Value>(line).unwrap(),
+            None => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let span = &line["spans"][0];
+    assert_eq!(
+        (span["trace_id"].as_str(), span["parent_id"].as_str()),
+        (Some(trace), Some("00f067aa0ba902b7")),
+        "{line}"
+    );
+    assert_eq!((span["route"].as_str(), span["method"].as_str()), (Some("/v1/keys"), Some("GET")), "{line}");
 }
 
 #[tokio::test]
