@@ -191,6 +191,7 @@ pub struct Datastore {
 fn connect_options(url: &str, transaction_pooler: bool) -> Result<PgConnectOptions, DbError> {
     let options: PgConnectOptions =
         url.parse().map_err(|error: sqlx::Error| DbError::Unavailable(error.to_string()))?;
+    tls::Target::parse(url).and_then(|target| target.check_roots()).map_err(DbError::Unavailable)?;
     // Statements are logged by us, by name; sqlx would log their text at a level of its own.
     let options = options.application_name("fairledger").disable_statement_logging();
     Ok(if transaction_pooler { options.statement_cache_capacity(0) } else { options })

@@ -57,6 +57,14 @@ impl Target {
         Ok(Self { config, verify })
     }
 
+    /// Reads the file of roots, if there is one: the pool's driver does not say which file it cannot read.
+    pub fn check_roots(&self) -> Result<(), String> {
+        match &self.verify {
+            Some(Some(roots)) => client_config(Some(roots)).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Connects, and drives the connection in a task of its own.
     pub async fn connect(self) -> Result<Client, MigrateError> {
         match self.verify {

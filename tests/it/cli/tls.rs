@@ -83,7 +83,7 @@ async fn with_verify_full_only_the_right_server_is_talked_to() {
         return server.stop().await.unwrap();
     }
     for args in all {
-        run(args, NAMED, &wrong).await.refused(&["UnknownIssuer"]);
+        run(args, NAMED, &wrong).await.refused(&["invalid peer certificate"]);
         run(args, UNNAMED, &right).await.refused(&["not valid for name"]);
         run(args, NAMED, &folder.path().join("no-such-root.pem")).await.refused(&["no-such-root.pem"]);
     }
