@@ -78,11 +78,26 @@ pub enum LogFormat {
     Json,
 }
 
+/// The files of a certificate chain and its key, both PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The chain, the server's own certificate first.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
 /// Every setting, checked.
 #[derive(Debug)]
 pub struct Settings {
     /// Where the HTTP API listens.
     pub listen: SocketAddr,
+    /// The files of the HTTP API's certificate and key; plain HTTP without them.
+    pub tls: Option<TlsFiles>,
+    /// Where metrics are answered; nowhere when not set.
+    pub metrics_addr: Option<SocketAddr>,
+    /// How often the metrics that come from the database are read.
+    pub metrics_interval: Duration,
     /// The folder of the private PostgreSQL and its secrets.
     pub data_dir: PathBuf,
     /// What the service connects to; none for the private PostgreSQL.
@@ -137,6 +152,11 @@ impl Settings {
             listen: read.required("listen", |text| {
                 text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8080".to_owned())
             })?,
+            tls: read.tls()?,
+            metrics_addr: read.optional("metrics-addr", |text| {
+                text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:9464".to_owned())
+            })?,
+            metrics_interval: read.required("metrics-interval", |text| timeout.read(text))?,
             data_dir: read.required("data-dir", |text| Ok(PathBuf::from(text)))?,
             database_url: read.optional("database-url", parse_url)?,
             migrate_database_url: read.optional("migrate-database-url", parse_url)?,
@@ -152,6 +172,7 @@ impl Settings {
                 acquire_timeout: read.required("acquire-timeout", |text| timeout.read(text))?,
                 statement_timeout: read.required("statement-timeout", |text| timeout.read(text))?,
                 lock_timeout: read.required("lock-timeout", |text| timeout.read(text))?,
+                slow_transaction: read.required("slow-transaction", |text| timeout.read(text))?,
                 transaction_pooler: read.required("transaction-pooler", values::boolean)?,
             },
             seed_keys: read.optional("seed-keys", parse_seed_keys)?,
@@ -270,6 +291,23 @@ impl Reader<'_> {
             ..GroupSettings::default()
         };
         Ok(self.required("group-commit", values::boolean)?.then_some(settings))
+    }
+
+    fn tls(&self) -> Result<Option<TlsFiles>, SettingError> {
+        let path = |name| self.optional(name, |text| Ok(PathBuf::from(text)));
+        match (path("tls-certificate")?, path("tls-key")?) {
+            (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key })),
+            (None, None) => Ok(None),
+            (certificate, _) => {
+                let (name, other) =
+                    if certificate.is_none() { ("tls-certificate", "tls-key") } else { ("tls-key", "tls-certificate") };
+                Err(SettingError {
+                    name: name.to_owned(),
+                    origin: "not set".to_owned(),
+                    reason: format!("is needed, since {other} is set"),
+                })
+            }
+        }
     }
 
     fn roles(&self) -> Result<Roles, SettingError> {

@@ -110,6 +110,9 @@ pub enum CliError {
         /// What it said.
         source: io::Error,
     },
+    /// The certificate of the HTTP API, or its key.
+    #[error(transparent)]
+    Tls(#[from] crate::http::tls::TlsError),
     /// Something else, said in full.
     #[error("{0}")]
     Refused(String),

@@ -7,6 +7,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -18,6 +19,8 @@ use crate::db::tokens::Scope;
 use crate::db::{Datastore, Reader, migrate};
 use crate::history::History;
 use crate::http::auth::{ApiToken, new_token_id};
+use crate::http::metrics::{self, Exposition, WatchedFolder};
+use crate::http::tls::Tls;
 use crate::http::{self, App, HttpSettings};
 use crate::ledger::Ledger;
 use crate::seeds::Seeds;
@@ -39,6 +42,9 @@ use signals::Signals;
 /// How long requests and changes under way may take once the service is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
+/// How often the service looks for a new certificate.
+const TLS_LOOK: Duration = Duration::from_secs(10);
+
 /// How long maintenance, and then the pool, may take after that.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
@@ -59,14 +65,33 @@ struct Service {
     history: History,
     /// The private PostgreSQL.
     private: Option<PrivateServer>,
+    /// Those whose file systems are watched.
+    folders: Vec<WatchedFolder>,
+}
+
+/// What is listened on.
+struct Listeners {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    /// For metrics, with the pause between two readings.
+    scraped: Option<(TcpListener, Duration)>,
 }
 
 pub(super) async fn run(settings: Settings, args: Args) -> Result<ExitCode, CliError> {
     // First, so that an address in use is told before a database is started.
     let listener = listen(settings.listen).await?;
+    let tls = match &settings.tls {
+        Some(files) => Some(Tls::open(files.certificate.clone(), files.key.clone())?),
+        None => None,
+    };
+    let scraped = match settings.metrics_addr {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
     let address = listener.local_addr().map_err(|error| CliError::io("reading the listener's address", error))?;
     let mut signals = Signals::new().map_err(|error| CliError::io("listening for signals", error))?;
     let data_dir = settings.data_dir.clone();
+    let interval = settings.metrics_interval;
     let service = tokio::select! {
         service = start(settings, &args) => service?,
         // Dropped half-way, a private server is told to stop.
@@ -75,8 +100,9 @@ pub(super) async fn run(settings: Settings, args: Args) -> Result<ExitCode, CliE
             return Ok(ExitCode::SUCCESS);
         }
     };
-    announce(address, service.private.is_some().then_some(data_dir.as_path()))?;
-    serve(listener, service, signals).await
+    announce(address, tls.is_some(), service.private.is_some().then_some(data_dir.as_path()))?;
+    let listeners = Listeners { listener, tls, scraped: scraped.map(|listener| (listener, interval)) };
+    serve(listeners, service, signals).await
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
@@ -123,6 +149,7 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
         }
         None => Reader::from(&store),
     };
+    let folders = watched_folders(&settings);
     let history = History::new(reader, secret.clone(), settings.history);
     if signing_key.is_none() {
         tracing::warn!("no signing key is set: records are not signed");
@@ -130,7 +157,14 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
     let seeds = Seeds::start(store.clone(), ring, secret, signing_key, settings.seeds).await?;
     let private = private.map(|server| PrivateServer::new(server, settings.data_dir, settings.pg_bin, store.clone()));
     let ledger = Ledger::new(store, settings.ledger);
-    Ok(Service { seeds, ledger, history, private })
+    Ok(Service { seeds, ledger, history, private, folders })
+}
+
+fn watched_folders(settings: &Settings) -> Vec<WatchedFolder> {
+    let private = settings.database_url.is_none().then(|| settings.data_dir.clone());
+    let witness = settings.witness_dir.clone().or_else(|| private.as_ref().map(|dir| dir.join("witness")));
+    let folders = [("data", private), ("witness", witness)];
+    folders.into_iter().filter_map(|(label, path)| Some(WatchedFolder { label, path: path? })).collect()
 }
 
 async fn migrated(owner: &DatabaseUrl, roles: &Roles) -> Result<(), CliError> {
@@ -183,9 +217,10 @@ async fn warn_of_owner(store: &Datastore) -> Result<(), CliError> {
 }
 
 /// Tells where it listens: one line, which scripts read. People on a terminal are told how to begin.
-fn announce(address: SocketAddr, data_dir: Option<&Path>) -> Result<(), CliError> {
-    let mut text = format!("listening on http://{address}\n");
+fn announce(address: SocketAddr, tls: bool, data_dir: Option<&Path>) -> Result<(), CliError> {
+    let mut text = format!("listening on {}://{address}\n", if tls { "https" } else { "http" });
     if std::io::stdout().is_terminal()
+        && !tls
         && let Some(data_dir) = data_dir
     {
         text.push_str(&first_steps(address, data_dir));
@@ -215,13 +250,21 @@ fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {
 }
 
 /// Serves until it is told to stop, or until the private server is lost for good.
-async fn serve(listener: TcpListener, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
-    let Service { seeds, ledger, history, private } = service;
+async fn serve(listeners: Listeners, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
+    let Listeners { listener, tls, scraped } = listeners;
+    let Service { seeds, ledger, history, private, folders } = service;
     let stop = CancellationToken::new();
     let settings = HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() };
     let app = App::with_history(seeds.clone(), ledger.clone(), history.clone(), settings);
-    let mut http = tokio::spawn(http::serve(listener, app.clone(), stop.clone().cancelled_owned()));
-    let maintenance = tokio::spawn(maintain::run(seeds.clone(), stop.clone()));
+    let mut http = tokio::spawn(http::serve_with(listener, tls.clone(), app.clone(), stop.clone().cancelled_owned()));
+    if let Some(tls) = tls {
+        tokio::spawn(signals::reload_on_hangup(tls.clone(), stop.clone()));
+        tokio::spawn(tls.watch(Arc::clone(app.metrics()), TLS_LOOK, stop.clone()));
+    }
+    if let Some((listener, interval)) = scraped {
+        observe(listener, interval, &app, &ledger, folders, &stop)?;
+    }
+    let maintenance = tokio::spawn(maintain::run(seeds.clone(), Arc::clone(app.metrics()), stop.clone()));
     let horizon = tokio::spawn(maintain::keep_horizon(seeds.clone(), stop.clone()));
     tokio::spawn(guard::watch(seeds.datastore().clone(), stop.clone()));
     let sweeping = tokio::spawn({
@@ -269,6 +312,23 @@ async fn serve(listener: TcpListener, service: Service, mut signals: Signals) ->
     }
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Answers scrapers, and reads in the background what they are told.
+fn observe(
+    listener: TcpListener,
+    interval: Duration,
+    app: &App,
+    ledger: &Ledger,
+    folders: Vec<WatchedFolder>,
+    stop: &CancellationToken,
+) -> Result<(), CliError> {
+    let address = listener.local_addr().map_err(|error| CliError::io("reading the metrics' address", error))?;
+    tracing::info!(%address, "metrics are answered");
+    let exposition = Exposition::new(app, ledger.clone());
+    tokio::spawn(metrics::keep_reading(app.clone(), folders, interval, stop.clone()));
+    tokio::spawn(metrics::serve_metrics(listener, exposition, app.clone(), stop.clone()));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -82,6 +82,31 @@ const fn secret(
 pub const DEFINITIONS: &[Definition] = &[
     plain("listen", "FAIRLEDGER_LISTEN", "ADDR", Some("127.0.0.1:8080"), SERVICE, "Address and port of the HTTP API"),
     plain(
+        "tls-certificate",
+        "FAIRLEDGER_TLS_CERTIFICATE",
+        "FILE",
+        None,
+        SERVICE,
+        "Certificate chain (PEM) of the HTTP API, which then speaks TLS only; a new one is taken without a restart",
+    ),
+    plain("tls-key", "FAIRLEDGER_TLS_KEY", "FILE", None, SERVICE, "Private key (PEM) that goes with the certificate"),
+    plain(
+        "metrics-addr",
+        "FAIRLEDGER_METRICS_ADDR",
+        "ADDR",
+        None,
+        SERVICE,
+        "Address and port of GET /metrics, for Prometheus; keep it inside. No metrics when not set",
+    ),
+    plain(
+        "metrics-interval",
+        "FAIRLEDGER_METRICS_INTERVAL",
+        "TIME",
+        Some("15s"),
+        SERVICE,
+        "How often the metrics that come from the database are read",
+    ),
+    plain(
         "idle-after",
         "FAIRLEDGER_IDLE_AFTER",
         "TIME",
@@ -254,6 +279,14 @@ pub const DEFINITIONS: &[Definition] = &[
         Some("5s"),
         DATABASE,
         "How long one statement may wait for a lock",
+    ),
+    plain(
+        "slow-transaction",
+        "FAIRLEDGER_SLOW_TRANSACTION",
+        "TIME",
+        Some("1s"),
+        DATABASE,
+        "Transactions that take longer are logged, by name",
     ),
     switch(
         "transaction-pooler",

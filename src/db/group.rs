@@ -22,6 +22,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::stats::{Distribution, Tally};
 use super::writer::Writer;
 use super::{ATTEMPTS_MAX, Datastore, DbError, pause_before_retry};
 
@@ -172,7 +173,7 @@ impl<W: Work> Group<W> {
             .queues
             .get()
             .map_or(0, |queues| queues.iter().map(|queue| queue.max_capacity().saturating_sub(queue.capacity())).sum());
-        self.counters.stats(queued)
+        GroupStats { queued, queue_max: self.settings.queue_max as usize, ..self.counters.stats() }
     }
 }
 
@@ -251,23 +252,13 @@ async fn commit<W: Work>(work: &W, writer: &mut Writer, items: &[W::Item]) -> Re
 /// Upper bounds of the batch sizes that are counted apart; what is larger counts for itself.
 pub const BATCH_SIZES: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 
-/// Upper bounds of the times of a batch that are counted apart, in microseconds.
-pub const BATCH_TIMES_US: [u64; 10] = [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_024_000];
-
-/// How many values fell under each bound, and their sum.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Distribution {
-    /// One number for each bound, and one for what is above the last.
-    pub counts: [u64; 11],
-    /// The sum of all values.
-    pub sum: u64,
-}
-
 /// What a group did so far, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
     /// Items that wait now.
     pub queued: usize,
+    /// Items that may wait at the most.
+    pub queue_max: usize,
     /// Items that were refused because the queue was full.
     pub refused: u64,
     /// Items that were sent on to transactions of their own.
@@ -276,27 +267,8 @@ pub struct GroupStats {
     pub failed: u64,
     /// Sizes of the batches, by [`BATCH_SIZES`].
     pub sizes: Distribution,
-    /// What batches took from their begin to their end, in microseconds, by [`BATCH_TIMES_US`].
+    /// What batches took from their begin to their end, in microseconds, by [`TIMES_US`](super::stats::TIMES_US).
     pub times_us: Distribution,
-}
-
-#[derive(Debug, Default)]
-struct Tally {
-    counts: [AtomicU64; 11],
-    sum: AtomicU64,
-}
-
-impl Tally {
-    fn count(&self, bounds: &[u64; 10], value: u64) {
-        let place = bounds.iter().position(|bound| value <= *bound).unwrap_or(bounds.len());
-        self.counts[place].fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add(value, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> Distribution {
-        let counts = std::array::from_fn(|place| self.counts[place].load(Ordering::Relaxed));
-        Distribution { counts, sum: self.sum.load(Ordering::Relaxed) }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -311,7 +283,7 @@ struct Counters {
 impl Counters {
     fn count<A>(&self, items: usize, took: Duration, done: &Result<Vec<Reply<A>>, DbError>) {
         self.sizes.count(&BATCH_SIZES, items as u64);
-        self.times_us.count(&BATCH_TIMES_US, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.times_us.count_time(took);
         match done {
             Ok(replies) => {
                 let alone = replies.iter().filter(|reply| matches!(reply, Reply::Alone)).count();
@@ -321,14 +293,14 @@ impl Counters {
         }
     }
 
-    fn stats(&self, queued: usize) -> GroupStats {
+    fn stats(&self) -> GroupStats {
         GroupStats {
-            queued,
             refused: self.refused.load(Ordering::Relaxed),
             alone: self.alone.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
             sizes: self.sizes.read(),
             times_us: self.times_us.read(),
+            ..GroupStats::default()
         }
     }
 }

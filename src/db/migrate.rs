@@ -4,9 +4,10 @@
 //! error. The history table is `fairledger.schema_history`.
 
 use refinery::Runner;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 use super::rights::{self, Roles};
+use super::tls::Target;
 use super::{Datastore, DbError};
 
 mod embedded {
@@ -65,8 +66,8 @@ pub enum MigrateError {
 
 impl From<tokio_postgres::Error> for MigrateError {
     fn from(error: tokio_postgres::Error) -> Self {
-        // The driver's own Display hides the server's message.
-        let message = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
+        // The driver's own Display hides the server's message, and what a handshake failed of.
+        let message = error.as_db_error().map_or_else(|| with_causes(&error), |error| error.message().to_owned());
         Self::Database(message)
     }
 }
@@ -93,13 +94,7 @@ impl FromVersion for i32 {
 }
 
 async fn connect(url: &str) -> Result<Client, MigrateError> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "the migrator's connection ended");
-        }
-    });
-    Ok(client)
+    Target::parse(url).map_err(MigrateError::Database)?.connect().await
 }
 
 /// Applies what is missing, then states the rights of the roles anew. Any number of migrators may run at once: they queue.
@@ -186,14 +181,20 @@ fn refinery_error(error: refinery::Error) -> MigrateError {
         Kind::DivergentVersion(..) | Kind::MissingVersion(..) | Kind::RepeatedVersion(..) => {
             MigrateError::Diverged(error.to_string())
         }
-        _ => {
-            let mut message = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(inner) = source {
-                message = format!("{message}: {inner}");
-                source = inner.source();
-            }
-            MigrateError::Database(message)
-        }
+        _ => MigrateError::Database(with_causes(&error)),
     }
+}
+
+/// An error's message with those of its causes, each said once.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let cause = inner.to_string();
+        if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
+        }
+        source = inner.source();
+    }
+    message
 }

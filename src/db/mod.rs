@@ -31,7 +31,10 @@ pub mod server;
 pub mod sessions;
 pub mod signing_keys;
 pub mod spends;
+pub mod state;
+pub mod stats;
 pub mod steps;
+mod tls;
 pub mod tokens;
 pub mod witness;
 pub mod writer;
@@ -46,6 +49,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
 pub(crate) use decode::corrupt;
 use fence::{Fence, FenceError, FenceSettings};
+use stats::{Kind, Stats, StoreStats, Timed};
 
 /// How many times a transaction is tried in all when PostgreSQL reports a serialization failure or a deadlock.
 pub const ATTEMPTS_MAX: u32 = 5;
@@ -61,6 +65,8 @@ pub struct PoolSettings {
     pub statement_timeout: Duration,
     /// The longest that one statement may wait for a lock.
     pub lock_timeout: Duration,
+    /// A transaction that takes longer is logged, by name.
+    pub slow_transaction: Duration,
     /// The connection goes through a transaction-pooling PgBouncer: no named statements, nothing left in the session.
     pub transaction_pooler: bool,
 }
@@ -72,6 +78,7 @@ impl Default for PoolSettings {
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
             lock_timeout: Duration::from_secs(5),
+            slow_transaction: Duration::from_secs(1),
             transaction_pooler: false,
         }
     }
@@ -164,7 +171,7 @@ impl MaybeConflict for DbError {
 /// Whether both drivers, the pool's and the migrator's, can read a connection URL. Tells nothing of whether it leads anywhere.
 pub fn understands_url(url: &str) -> bool {
     let scheme = url.starts_with("postgres://") || url.starts_with("postgresql://");
-    scheme && url.parse::<PgConnectOptions>().is_ok() && url.parse::<tokio_postgres::Config>().is_ok()
+    scheme && url.parse::<PgConnectOptions>().is_ok() && tls::Target::parse(url).is_ok()
 }
 
 /// The pool and what every transaction begins with.
@@ -178,11 +185,13 @@ pub struct Datastore {
     /// The recovery epoch that changes are made in, as last seen.
     epoch: Arc<AtomicI32>,
     fence: Option<Arc<Fence>>,
+    stats: Arc<Stats>,
 }
 
 fn connect_options(url: &str, transaction_pooler: bool) -> Result<PgConnectOptions, DbError> {
     let options: PgConnectOptions =
         url.parse().map_err(|error: sqlx::Error| DbError::Unavailable(error.to_string()))?;
+    tls::Target::parse(url).and_then(|target| target.check_roots()).map_err(DbError::Unavailable)?;
     // Statements are logged by us, by name; sqlx would log their text at a level of its own.
     let options = options.application_name("fairledger").disable_statement_logging();
     Ok(if transaction_pooler { options.statement_cache_capacity(0) } else { options })
@@ -222,6 +231,7 @@ impl Datastore {
             transaction_pooler: settings.transaction_pooler,
             epoch: Arc::default(),
             fence: None,
+            stats: Arc::new(Stats::new(settings.slow_transaction)),
         }
     }
 
@@ -296,7 +306,7 @@ impl Datastore {
         }
         let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await;
         let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, name, fence: self.fence.clone(), access: PhantomData })
+        Ok(Tx { inner, timed: self.stats.begun(name), fence: self.fence.clone(), access: PhantomData })
     }
 
     /// Begins a read-only transaction that sees one snapshot throughout, for answers put together from several rows.
@@ -312,7 +322,7 @@ impl Datastore {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
         let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await;
         let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, name, fence: None, access: PhantomData })
+        Ok(Tx { inner, timed: self.stats.begun(name), fence: None, access: PhantomData })
     }
 
     /// A connection of its own for one transaction after the other, made when it is first used. It waits for locks no longer than
@@ -325,6 +335,9 @@ impl Datastore {
     fn no_connection(&self, error: sqlx::Error) -> DbError {
         if matches!(error, sqlx::Error::PoolTimedOut) && self.pool.size() < self.pool.options().get_max_connections() {
             return DbError::Unavailable("no connection to the database could be made in time".to_owned());
+        }
+        if matches!(error, sqlx::Error::PoolTimedOut) {
+            self.stats.count_pool_timeout();
         }
         error.into()
     }
@@ -340,6 +353,16 @@ impl Datastore {
     /// Closes the pool, waiting for transactions under way.
     pub async fn close(&self) {
         self.pool.close().await;
+    }
+
+    /// What its transactions took so far, for metrics.
+    pub fn stats(&self) -> StoreStats {
+        self.stats.read()
+    }
+
+    /// Connections at the most.
+    pub fn pool_size_max(&self) -> u32 {
+        self.pool.options().get_max_connections()
     }
 
     /// Connections open and idle, for metrics.
@@ -447,7 +470,7 @@ impl Access for Look {}
 #[derive(Debug)]
 pub struct Tx<A: Access = Change> {
     inner: Transaction<'static, Postgres>,
-    name: &'static str,
+    timed: Timed,
     fence: Option<Arc<Fence>>,
     access: PhantomData<A>,
 }
@@ -458,7 +481,8 @@ impl Tx {
     /// # Errors
     /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
     pub async fn commit(mut self) -> Result<(), DbError> {
-        let name = self.name;
+        let name = self.timed.name();
+        let _commit = self.timed.commit(Kind::Single);
         let ticket = match self.fence.take() {
             Some(fence) => fence.count(&mut self.inner).await?,
             None => None,
@@ -481,7 +505,7 @@ impl<A: Access> Tx<A> {
     /// transaction with it.
     pub async fn rollback(self) {
         if let Err(error) = self.inner.rollback().await {
-            tracing::debug!(transaction = self.name, %error, "rollback on a lost connection");
+            tracing::debug!(transaction = self.timed.name(), %error, "rollback on a lost connection");
         }
     }
 }

@@ -15,6 +15,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::fence::Fence;
+use super::stats::{Kind, Timed};
 use super::{Datastore, DbError, commit_error};
 
 /// A connection that begins one transaction after the other.
@@ -73,7 +74,8 @@ impl Writer {
             None => self.connect_and_begin().await?,
         };
         let connection = self.connection.insert(connection);
-        Ok(BatchTx { connection, open: &mut self.open, name, fence: self.store.fence.as_ref() })
+        let timed = self.store.stats.begun(name);
+        Ok(BatchTx { connection, open: &mut self.open, timed, fence: self.store.fence.as_ref() })
     }
 
     async fn connect_and_begin(&self) -> Result<PgConnection, DbError> {
@@ -106,7 +108,7 @@ impl Writer {
 pub struct BatchTx<'w> {
     connection: &'w mut PgConnection,
     open: &'w mut bool,
-    name: &'static str,
+    timed: Timed,
     fence: Option<&'w Arc<Fence>>,
 }
 
@@ -116,6 +118,7 @@ impl BatchTx<'_> {
     /// # Errors
     /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
     pub async fn commit(self) -> Result<(), DbError> {
+        let _commit = self.timed.commit(Kind::Group);
         let counted = match self.fence {
             Some(fence) => fence.count(self.connection).await,
             None => Ok(None),
@@ -132,7 +135,7 @@ impl BatchTx<'_> {
                 *self.open = false;
                 Ok(())
             }
-            Err(error) => Err(commit_error(self.name, error)),
+            Err(error) => Err(commit_error(self.timed.name(), error)),
         };
         match ticket {
             Some(ticket) => ticket.settle(committed).await,
@@ -144,7 +147,7 @@ impl BatchTx<'_> {
     pub async fn rollback(self) {
         match self.connection.execute("ROLLBACK").await {
             Ok(_) => *self.open = false,
-            Err(error) => tracing::debug!(transaction = self.name, %error, "rollback on a lost connection"),
+            Err(error) => tracing::debug!(transaction = self.timed.name(), %error, "rollback on a lost connection"),
         }
     }
 

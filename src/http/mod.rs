@@ -11,13 +11,15 @@
 //! | `problem` | every refusal and fault as an answer |
 //! | `observe` | request ids, log lines, panics |
 //! | `openapi`, `schema` | the description of all this, made from it |
-//! | `serve` | connections |
+//! | `metrics` | what Prometheus reads, on an address of its own |
+//! | `serve`, `tls` | connections |
 
 pub mod auth;
 mod bets;
 mod evidence;
 mod health;
 mod input;
+pub mod metrics;
 mod observe;
 mod openapi;
 pub mod problem;
@@ -28,6 +30,7 @@ mod schema;
 mod seeds;
 mod serve;
 mod sessions;
+pub mod tls;
 mod tokens;
 mod verify;
 mod wire;
@@ -43,7 +46,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 pub use openapi::openapi;
-pub use serve::serve;
+pub use serve::{serve, serve_with};
 
 use self::auth::TokenCache;
 use self::problem::{Code, Problem};
@@ -133,6 +136,7 @@ struct Inner {
     public_places: Arc<Semaphore>,
     stranger_places: Arc<Semaphore>,
     changes: TaskTracker,
+    metrics: Arc<metrics::Metrics>,
 }
 
 impl App {
@@ -163,6 +167,7 @@ impl App {
             public_places: Arc::new(Semaphore::new(settings.public_requests_max)),
             stranger_places: Arc::new(Semaphore::new(settings.public_requests_max)),
             changes: TaskTracker::new(),
+            metrics: Arc::new(metrics::Metrics::new()),
             settings,
         };
         Self { inner: Arc::new(inner) }
@@ -204,6 +209,12 @@ impl App {
         &self.inner.readiness
     }
 
+    /// What is counted while it serves.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<metrics::Metrics> {
+        &self.inner.metrics
+    }
+
     /// Waits until no change is under way, those included whose callers went away.
     pub async fn changes_ended(&self) {
         self.inner.changes.close();
@@ -226,7 +237,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(Code::MethodNotAllowed, "the path has no such method: the header Allow names those it has")
         })
-        .layer(axum::middleware::from_fn(observe::observe))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app.metrics()), observe::observe))
         .with_state(app)
 }
 

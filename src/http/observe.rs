@@ -1,12 +1,13 @@
 //! What happens around every request: its id, its log line, and the end of panics.
 //!
-//! Keeps I6 and I13: a log line has the method, the route's template, the status and the time it took; never a path, a query, a body
-//! or a header.
+//! Keeps I6 and I13: a log line has the method, the route's template, the status, the time it took, the request's id and the caller's
+//! trace; never a path, a query, a body or another header.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
@@ -15,10 +16,14 @@ use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use super::metrics::{Metrics, route_word};
 use super::problem::{self, Problem};
 
 /// Carries a request's id both ways.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The caller's place in a trace of its own.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The longest id that is taken from a caller.
 const REQUEST_ID_CHARS_MAX: usize = 128;
@@ -30,6 +35,21 @@ fn request_id(headers: &HeaderMap) -> String {
             && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
     });
     given.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
+}
+
+/// Trace and parent of a well-formed `traceparent` (W3C Trace Context), which tie our log lines to the caller's own.
+fn trace_context(headers: &HeaderMap) -> Option<(&str, &str)> {
+    let text = headers.get(TRACEPARENT)?.to_str().ok()?;
+    let mut parts = text.split('-');
+    let (version, trace_id, parent_id, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    let some = |part: &str| part.bytes().any(|byte| byte != b'0');
+    let well_formed = hex(version, 2) && hex(trace_id, 32) && hex(parent_id, 16) && hex(flags, 2);
+    // Later versions may have more parts; this one has not, and ff is none.
+    let version_fits = version != "ff" && (version != "00" || parts.next().is_none());
+    (well_formed && version_fits && some(trace_id) && some(parent_id)).then_some((trace_id, parent_id))
 }
 
 /// The method as a word from a short list: a caller can make others up.
@@ -46,12 +66,15 @@ fn method_word(method: &Method) -> &'static str {
     }
 }
 
-pub(super) async fn observe(request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let request_id = request_id(request.headers());
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
-    let span = tracing::info_span!("request", method = method_word(request.method()), route, request_id);
+    let _under_way = metrics.request_under_way();
+    let method = method_word(request.method());
+    let route = route_word(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str));
+    let trace = trace_context(request.headers());
+    let (trace_id, parent_id) = (trace.map(|trace| trace.0), trace.map(|trace| trace.1));
+    let span = tracing::info_span!("request", method, route, request_id, trace_id, parent_id);
     async {
         // What a panic leaves behind is dropped with the request: transactions roll back, places are given back.
         let mut response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
@@ -64,7 +87,9 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
             headers.insert(REQUEST_ID, id);
         }
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        let latency_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let took = started.elapsed();
+        metrics.answered(method, route, response.status(), code, took);
+        let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(status = response.status().as_u16(), code, latency_us, "answered");
         response
     }
@@ -92,13 +117,40 @@ mod tests {
         assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
     }
 
+    #[test]
+    fn a_callers_trace_is_taken_only_when_it_is_well_formed() {
+        let trace_of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(TRACEPARENT, HeaderValue::from_str(text).unwrap());
+            trace_context(&headers).map(|(trace, parent)| (trace.to_owned(), parent.to_owned()))
+        };
+        let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        for good in [format!("00-{trace}-{parent}-01"), format!("cc-{trace}-{parent}-01-more")] {
+            assert_eq!(trace_of(&good), Some((trace.to_owned(), parent.to_owned())), "{good}");
+        }
+        for bad in [
+            String::new(),
+            format!("ff-{trace}-{parent}-01"),
+            format!("00-{trace}-{parent}"),
+            format!("00-{trace}-{parent}-01-more"),
+            format!("00-{}-{parent}-01", trace.to_uppercase()),
+            format!("00-{}-{parent}-01", "0".repeat(32)),
+            format!("00-{trace}-{}-01", "0".repeat(16)),
+            format!("00-{trace}x-{parent}-01"),
+        ] {
+            assert_eq!(trace_of(&bad), None, "{bad}");
+        }
+    }
+
     #[tokio::test]
     async fn a_panic_is_an_internal_problem_that_says_nothing_of_it() {
         async fn broken() -> &'static str {
             panic!("s3cret")
         }
-        let router =
-            axum::Router::new().route("/broken", axum::routing::get(broken)).layer(axum::middleware::from_fn(observe));
+        let metrics = Arc::new(Metrics::new());
+        let router = axum::Router::new()
+            .route("/broken", axum::routing::get(broken))
+            .layer(axum::middleware::from_fn_with_state(metrics, observe));
         let request = axum::http::Request::get("/broken").header(REQUEST_ID, "r-1").body(axum::body::Body::empty());
         let response = tower::ServiceExt::oneshot(router, request.unwrap()).await.unwrap();
         assert_eq!(

@@ -6,16 +6,20 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::metrics::Metrics;
+use super::tls::Tls;
 use super::{App, HttpSettings, router};
 
 /// The longest headers of a request, in bytes.
@@ -25,7 +29,7 @@ const HEADER_BYTES_MAX: usize = 32 * 1024;
 const STREAMS_MAX: u32 = 128;
 
 /// How long to wait after a failure to accept: usually the process is out of file descriptors, and trying at once would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Cuts the connection that a request came over. Answers wait for their client; only they know when it has been too long.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +44,11 @@ impl Cut {
 /// Serves until `shutdown` resolves. Then nothing more is accepted, requests under way end (those that take longer than
 /// [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
 pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output = ()> + Send) {
+    serve_with(listener, None, app, shutdown).await;
+}
+
+/// The same over TLS, where there is a certificate.
+pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutdown: impl Future<Output = ()> + Send) {
     let settings = app.settings().clone();
     let router = router(app.clone());
     let builder = connections(&settings);
@@ -70,24 +79,16 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
             tracing::debug!(%error, "a connection ended at once");
             continue;
         }
-        let cut = Cut::default();
-        let service = TowerToHyperService::new(router.clone().map_request({
-            let cut = cut.clone();
-            move |mut request: Request<_>| {
-                request.extensions_mut().insert(cut.clone());
-                request
-            }
-        }));
-        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+        let connection = Connection {
+            builder: builder.clone(),
+            router: router.clone(),
+            watcher: graceful.watcher(),
+            tls: tls.clone(),
+            handshake_timeout: settings.header_timeout,
+            metrics: Arc::clone(app.metrics()),
+        };
         tokio::spawn(async move {
-            tokio::select! {
-                ended = connection => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection ended early");
-                    }
-                }
-                () = cut.0.cancelled() => tracing::debug!("a connection was cut: its client takes nothing"),
-            }
+            connection.run(stream).await;
             drop(place);
         });
     }
@@ -102,7 +103,52 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
     }
 }
 
-fn connections(settings: &HttpSettings) -> Builder<TokioExecutor> {
+/// What one connection needs.
+struct Connection {
+    builder: Builder<TokioExecutor>,
+    router: Router,
+    watcher: Watcher,
+    tls: Option<Tls>,
+    handshake_timeout: Duration,
+    metrics: Arc<Metrics>,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream) {
+        let metrics = Arc::clone(&self.metrics);
+        let _open = metrics.connection_open();
+        match &self.tls {
+            None => self.serve(stream).await,
+            Some(tls) => {
+                if let Some(stream) = tls.accept(stream, self.handshake_timeout, &self.metrics).await {
+                    self.serve(stream).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let cut = Cut::default();
+        let service = TowerToHyperService::new(self.router.map_request({
+            let cut = cut.clone();
+            move |mut request: Request<_>| {
+                request.extensions_mut().insert(cut.clone());
+                request
+            }
+        }));
+        let connection = self.builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        tokio::select! {
+            ended = self.watcher.watch(connection) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            }
+            () = cut.0.cancelled() => tracing::debug!("a connection was cut: its client takes nothing"),
+        }
+    }
+}
+
+pub(super) fn connections(settings: &HttpSettings) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()

@@ -1,9 +1,11 @@
 //! Maintenance while the service runs: often, each time shortly, never two services in step.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::http::metrics::Metrics;
 use crate::seeds::{Maintained, Seeds, SeedsSettings};
 
 /// The longest pause.
@@ -13,14 +15,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Runs until the stop, and then writes down which sessions were used last. A failure is logged and tried again.
-pub(super) async fn run(seeds: Seeds, stop: CancellationToken) {
-    run_until(&seeds, stop).await;
+pub(super) async fn run(seeds: Seeds, metrics: Arc<Metrics>, stop: CancellationToken) {
+    run_until(&seeds, &metrics, stop).await;
     if let Err(error) = seeds.write_marks().await {
         tracing::warn!(%error, "which sessions were used last was not written down: they may count as idle a little early");
     }
 }
 
-async fn run_until(seeds: &Seeds, stop: CancellationToken) {
+async fn run_until(seeds: &Seeds, metrics: &Metrics, stop: CancellationToken) {
     let usual = usual_pause(seeds.settings());
     loop {
         let done = tokio::select! {
@@ -33,6 +35,7 @@ async fn run_until(seeds: &Seeds, stop: CancellationToken) {
         };
         let pause = match done {
             Ok(done) => {
+                metrics.maintained(&done);
                 if done != Maintained::default() {
                     tracing::debug!(?done, "maintenance");
                 }
@@ -40,6 +43,7 @@ async fn run_until(seeds: &Seeds, stop: CancellationToken) {
                 if done.more && ended_something(&done) { PAUSE_MIN } else { usual }
             }
             Err(error) => {
+                metrics.maintenance_failed();
                 tracing::warn!(%error, "maintenance failed and is tried again");
                 usual
             }

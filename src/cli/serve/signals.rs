@@ -2,7 +2,21 @@
 
 use std::io;
 
+use crate::http::tls::Tls;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Takes a new certificate at each SIGHUP, until the stop.
+pub(super) async fn reload_on_hangup(tls: Tls, stop: CancellationToken) {
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = hangup.recv() => tls.reload(),
+        }
+    }
+}
 
 /// SIGTERM and SIGINT.
 pub(super) struct Signals {

@@ -15,6 +15,7 @@ mod private;
 mod seed_keys;
 mod serve;
 mod settings;
+mod tls;
 mod token;
 mod verify;
 

@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Executor as _};
 
 use super::*;
 
-const SERVE: &[&str] = &["serve", "--listen", "127.0.0.1:0"];
+pub(super) const SERVE: &[&str] = &["serve", "--listen", "127.0.0.1:0"];
 
 #[tokio::test]
 async fn without_keys_it_refuses_and_tells_how_to_make_them() {

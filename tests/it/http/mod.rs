@@ -12,6 +12,7 @@ mod records;
 mod rounds;
 mod serving;
 mod sessions;
+mod tls;
 mod tokens;
 
 use axum::Router;

@@ -2,6 +2,7 @@
 
 mod hang_ups;
 mod kills;
+mod metrics;
 mod processes;
 mod secrecy;
 mod spends;
