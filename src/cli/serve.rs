@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{DatabaseUrl, Settings};
+use crate::db::migrate::MigrateError;
 use crate::db::rights::Roles;
 use crate::db::tokens::Scope;
 use crate::db::{Datastore, Reader, migrate};
@@ -50,6 +51,9 @@ pub(super) struct Args {
     /// Join a database that has data with a witness folder that is empty: for an instance that is new to the database
     #[arg(long)]
     witness_join: bool,
+    /// Start although a newer program has migrated the database: after a rollback, and until then for a restart
+    #[arg(long)]
+    accept_newer_schema: bool,
 }
 
 /// Everything that serving needs, started and checked.
@@ -107,8 +111,7 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
         }
     };
     let store = Datastore::connect(url.expose(), &settings.pool).await?;
-    let version = migrate::check_served(&store).await?;
-    tracing::info!(version, "the schema is this program's");
+    check_schema(&store, args.accept_newer_schema).await?;
     guard::check_server(&store, settings.require_sync_standby).await?;
     warn_of_owner(&store).await?;
     let store = guard::fence(store, &settings, args.witness_join).await?;
@@ -131,6 +134,17 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
     let private = private.map(|server| PrivateServer::new(server, settings.data_dir, settings.pg_bin, store.clone()));
     let ledger = Ledger::new(store, settings.ledger);
     Ok(Service { seeds, ledger, history, private })
+}
+
+async fn check_schema(store: &Datastore, accept_newer: bool) -> Result<(), MigrateError> {
+    match migrate::check_served(store).await {
+        Ok(version) => tracing::info!(version, "the schema is this program's"),
+        Err(MigrateError::Newer { found, known }) if accept_newer => {
+            tracing::warn!(found, known, "the schema is newer than this program, and accepted as it is");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 async fn migrated(owner: &DatabaseUrl, roles: &Roles) -> Result<(), CliError> {
