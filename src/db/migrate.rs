@@ -123,9 +123,9 @@ async fn connect(url: &str) -> Result<Client, MigrateError> {
 pub async fn run(url: &str, roles: &Roles) -> Result<Report, MigrateError> {
     let mut client = connect(url).await?;
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
-    client.batch_execute("SET client_min_messages = warning; CREATE SCHEMA IF NOT EXISTS fairledger").await?;
     // Not before: other migrators may take their time.
     client.batch_execute(LOCK_TIMEOUT).await?;
+    client.batch_execute("SET client_min_messages = warning; CREATE SCHEMA IF NOT EXISTS fairledger").await?;
     // The lock is the session's: it goes with the connection on every path out of here.
     let report = runner().run_async(&mut client).await.map_err(refinery_error)?;
     rights::apply(&mut client, roles).await?;

@@ -30,7 +30,7 @@ async fn every_command_has_a_manual_page() {
     done(program(&["man", "--out", folder.path().to_str().unwrap()])).await.succeeded();
     let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(done(program(&["man"])).await.succeeded().out, page("fairledger.1"));
-    let help = done(program(&["--help"])).await.succeeded().out;
+    let help = done(program(&["-h"])).await.succeeded().out;
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let mut pages = 0;
     for command in commands.filter_map(|line| line.split_whitespace().next()).filter(|command| *command != "help") {
