@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
+use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
 use super::{Cli, CliError};
@@ -30,15 +30,17 @@ pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> 
 
 pub(super) fn man(args: &ManArgs) -> Result<ExitCode, CliError> {
     if let Some(folder) = &args.out {
-        clap_mangen::generate_to(Cli::command(), folder)
-            .map_err(|error| CliError::io("writing the manual pages", error))?;
+        clap_mangen::generate_to(whole(), folder).map_err(|error| CliError::io("writing the manual pages", error))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = Vec::new();
-    clap_mangen::Man::new(Cli::command())
-        .render(&mut text)
-        .map_err(|error| CliError::io("writing the manual page", error))?;
+    clap_mangen::Man::new(whole()).render(&mut text).map_err(|error| CliError::io("writing the manual page", error))?;
     print(&text)
+}
+
+/// The commands with all that a short help leaves out, and without `help`, which a page has no use for.
+fn whole() -> Command {
+    Cli::command().disable_help_subcommand(true).mut_args(|arg| arg.hide_short_help(false))
 }
 
 fn print(text: &[u8]) -> Result<ExitCode, CliError> {

@@ -30,6 +30,7 @@ async fn every_command_has_a_manual_page() {
     done(program(&["man", "--out", folder.path().to_str().unwrap()])).await.succeeded();
     let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(done(program(&["man"])).await.succeeded().out, page("fairledger.1"));
+    assert!(page("fairledger.1").contains("Address and port of the HTTP API"));
     let help = done(program(&["-h"])).await.succeeded().out;
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let mut pages = 0;
