@@ -1,21 +1,22 @@
 # The service as an image: a small system, one binary, no root.
 #
-#   docker build -t fairledger .
+#   docker build --build-arg COMMIT="$(git rev-parse HEAD)" -t fairledger .
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /build
 # Dependencies first, over an empty program: this layer is built again only when they change.
 COPY Cargo.toml Cargo.lock build.rs ./
-RUN mkdir src \
+RUN mkdir src migrations \
     && echo 'fn main() {}' > src/main.rs \
     && touch src/lib.rs \
-    && cargo build --release --locked \
+    && cargo build --release --locked --lib --bins \
     && rm -r src
 COPY sqlx-data.json ./
 COPY migrations migrations
 COPY src src
+ARG COMMIT=
 # The time of the copied files may lie before that of the empty program.
-RUN touch src/main.rs src/lib.rs build.rs && cargo build --release --locked
+RUN touch src/main.rs src/lib.rs build.rs && FAIRLEDGER_COMMIT=$COMMIT cargo build --release --locked --lib --bins
 
 FROM debian:bookworm-slim
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin fairledger \
@@ -27,5 +28,6 @@ ENV FAIRLEDGER_REQUIRE_DATABASE=1 \
     FAIRLEDGER_LISTEN=0.0.0.0:8080
 EXPOSE 8080
 STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=6s --start-period=30s CMD ["fairledger", "health"]
 ENTRYPOINT ["fairledger"]
 CMD ["serve"]

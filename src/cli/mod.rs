@@ -29,7 +29,9 @@ mod error;
 mod export;
 mod flags;
 mod forget_player;
+mod health;
 mod key;
+mod manual;
 mod migrate;
 mod openapi;
 mod recover;
@@ -41,9 +43,19 @@ mod verify;
 
 pub use error::CliError;
 
+/// The program's version, what it was built from, and the schema that it needs.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("FAIRLEDGER_BUILD_COMMIT"),
+    ", schema ",
+    env!("FAIRLEDGER_BUILD_SCHEMA"),
+    ")"
+);
+
 /// Durable memory for single-use tokens and provably fair bets, on PostgreSQL.
 #[derive(Debug, Parser)]
-#[command(name = "fairledger", version, about, max_term_width = 120, after_long_help = AFTER_HELP)]
+#[command(name = "fairledger", version = VERSION, about, max_term_width = 120, after_long_help = AFTER_HELP)]
 struct Cli {
     #[command(flatten)]
     flags: flags::Flags,
@@ -86,14 +98,26 @@ enum Command {
     /// Make, list and revoke the bearer tokens of the HTTP API
     #[command(subcommand)]
     Token(token::Command),
+    /// Ask a running service whether it will serve; exits 1 if not
+    Health(health::Args),
     /// Print the description of the HTTP API
     Openapi,
+    /// Print completions for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write the manual pages to a folder, or the first one to standard output
+    Man(manual::ManArgs),
 }
 
 /// Runs the program: reads the command line, the settings, and does what they say.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(cli) {
+    let done = match &cli.command {
+        // These need no settings, so wrong ones are not in the way.
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::man(args),
+        _ => run(cli),
+    };
+    match done {
         Ok(code) => code,
         Err(error) => {
             eprintln!("fairledger: {error}");
@@ -128,7 +152,10 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
             Command::Recover(args) => recover::run(settings, args).await,
             Command::Token(command) => token::run(&settings, command).await,
             Command::Demo => demo::run(&settings).await,
+            Command::Health(args) => health::run(&settings, &args).await,
             Command::Openapi => openapi::run(),
+            Command::Completions(args) => manual::completions(&args),
+            Command::Man(args) => manual::man(&args),
         }
     })
 }

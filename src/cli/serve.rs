@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{DatabaseUrl, Settings};
+use crate::db::migrate::MigrateError;
 use crate::db::rights::Roles;
 use crate::db::tokens::Scope;
 use crate::db::{Datastore, Reader, migrate};
@@ -56,6 +57,9 @@ pub(super) struct Args {
     /// Join a database that has data with a witness folder that is empty: for an instance that is new to the database
     #[arg(long)]
     witness_join: bool,
+    /// Start although a newer program has migrated the database: after a rollback, and until then for a restart
+    #[arg(long)]
+    accept_newer_schema: bool,
 }
 
 /// Everything that serving needs, started and checked.
@@ -133,8 +137,7 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
         }
     };
     let store = Datastore::connect(url.expose(), &settings.pool).await?;
-    let version = migrate::check_served(&store).await?;
-    tracing::info!(version, "the schema is this program's");
+    check_schema(&store, args.accept_newer_schema).await?;
     guard::check_server(&store, settings.require_sync_standby).await?;
     warn_of_owner(&store).await?;
     let store = guard::fence(store, &settings, args.witness_join).await?;
@@ -165,6 +168,17 @@ fn watched_folders(settings: &Settings) -> Vec<WatchedFolder> {
     let witness = settings.witness_dir.clone().or_else(|| private.as_ref().map(|dir| dir.join("witness")));
     let folders = [("data", private), ("witness", witness)];
     folders.into_iter().filter_map(|(label, path)| Some(WatchedFolder { label, path: path? })).collect()
+}
+
+async fn check_schema(store: &Datastore, accept_newer: bool) -> Result<(), MigrateError> {
+    match migrate::check_served(store).await {
+        Ok(version) => tracing::info!(version, "the schema is this program's"),
+        Err(MigrateError::Newer { found, known }) if accept_newer => {
+            tracing::warn!(found, known, "the schema is newer than this program, and accepted as it is");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 async fn migrated(owner: &DatabaseUrl, roles: &Roles) -> Result<(), CliError> {

@@ -20,6 +20,10 @@ const HISTORY: &str = "fairledger.schema_history";
 /// Any fixed number will do that no other use of advisory locks in the database has: "fairledg" as ASCII.
 const LOCK: i64 = 0x6661_6972_6c65_6467;
 
+/// How long a migration's statement may wait for a lock, with everybody else waiting behind it. The migration fails then, whole, and is run
+/// again. docs/MIGRATIONS.md has the rules.
+const LOCK_TIMEOUT: &str = "SET lock_timeout = '10s'";
+
 /// What a run of the migrator did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -38,6 +42,16 @@ pub enum MigrateError {
     /// What is in the database is not what this program carries.
     #[error("the database's migrations are not this program's: {0}")]
     Diverged(String),
+    /// All that this program carries is there, and more: a newer program has migrated.
+    #[error(
+        "the database's migrations are not this program's: its schema is at version {found}, and this program knows {known}: the database is newer"
+    )]
+    Newer {
+        /// Version of the schema in the database.
+        found: i32,
+        /// Version this program carries.
+        known: i32,
+    },
     /// Migrations are waiting.
     #[error("the schema is at version {found}, this program needs {needed}: run `fairledger migrate`")]
     Pending {
@@ -104,6 +118,8 @@ async fn connect(url: &str) -> Result<Client, MigrateError> {
 pub async fn run(url: &str, roles: &Roles) -> Result<Report, MigrateError> {
     let mut client = connect(url).await?;
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
+    // Not before: other migrators may take their time.
+    client.batch_execute(LOCK_TIMEOUT).await?;
     client.batch_execute("SET client_min_messages = warning; CREATE SCHEMA IF NOT EXISTS fairledger").await?;
     // The lock is the session's: it goes with the connection on every path out of here.
     let report = runner().run_async(&mut client).await.map_err(refinery_error)?;
@@ -117,7 +133,8 @@ pub async fn run(url: &str, roles: &Roles) -> Result<Report, MigrateError> {
 /// Compares without changing anything.
 ///
 /// # Errors
-/// [`MigrateError::Pending`] when migrations wait, [`MigrateError::Diverged`] when the database has others than this program.
+/// [`MigrateError::Pending`] when migrations wait, [`MigrateError::Newer`] when the database has more than this program,
+/// [`MigrateError::Diverged`] when it has others.
 pub async fn check(url: &str) -> Result<i32, MigrateError> {
     let client = connect(url).await?;
     let exists = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&HISTORY]).await?.get::<_, bool>(0);
@@ -160,17 +177,21 @@ pub async fn check_served(store: &Datastore) -> Result<i32, MigrateError> {
 fn compare(applied: &[(i32, String, String)]) -> Result<i32, MigrateError> {
     let runner = runner();
     let ours = runner.get_migrations();
-    for (version, name, checksum) in applied {
+    let known = version_needed();
+    for (version, name, checksum) in applied.iter().filter(|(version, ..)| *version <= known) {
         let Some(migration) = ours.iter().find(|migration| i32::from_version(migration.version()) == *version) else {
-            return Err(MigrateError::Diverged(format!("V{version}__{name} is unknown here: the database is newer")));
+            return Err(MigrateError::Diverged(format!("V{version}__{name} is unknown here")));
         };
         if migration.name() != name || migration.checksum().to_string() != *checksum {
             return Err(MigrateError::Diverged(format!("V{version}__{name} was applied in another form")));
         }
     }
     let found = applied.iter().map(|(version, ..)| *version).max().unwrap_or(0);
-    if applied.len() < ours.len() {
-        return Err(MigrateError::Pending { found, needed: version_needed() });
+    if applied.iter().filter(|(version, ..)| *version <= known).count() < ours.len() {
+        return Err(MigrateError::Pending { found, needed: known });
+    }
+    if found > known {
+        return Err(MigrateError::Newer { found, known });
     }
     Ok(found)
 }

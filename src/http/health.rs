@@ -53,7 +53,8 @@ impl Checked {
 
 async fn check(store: &Datastore) -> Result<(), String> {
     match tokio::time::timeout(CHECK_TIMEOUT, migrate::check_served(store)).await {
-        Ok(Ok(_version)) => Ok(()),
+        // A migration leaves the programs before it working, so that they serve until they are replaced.
+        Ok(Ok(_) | Err(MigrateError::Newer { .. })) => Ok(()),
         Ok(Err(error @ (MigrateError::Pending { .. } | MigrateError::Diverged(_)))) => Err(error.to_string()),
         Ok(Err(error)) => {
             tracing::warn!(%error, "not ready: the database does not answer");
@@ -78,7 +79,7 @@ problems!(ReadyProblems:; Quarantined, Unavailable);
 
 /// Whether requests will be served
 ///
-/// The database answers, lacks nothing that was acknowledged, its schema is the one that this program needs, and the service is not
+/// The database answers, lacks nothing that was acknowledged, its schema has all that this program needs, and the service is not
 /// stopping.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "They will", body = Health), ReadyProblems))]

@@ -146,7 +146,27 @@ pub(super) fn endpoints() -> OpenApiRouter<App> {
 pub fn openapi() -> Value {
     let (_, openapi) = endpoints().split_for_parts();
     // A description that serde cannot write would be a fault of the code alone, and the tests would see it.
-    serde_json::to_value(openapi).unwrap_or_else(|error| json!({ "error": error.to_string() }))
+    let mut openapi = serde_json::to_value(openapi).unwrap_or_else(|error| json!({ "error": error.to_string() }));
+    free_bodies_that_may_be_left_out(&mut openapi);
+    openapi
+}
+
+/// An empty body counts as `{}`: where that will do, no body need be sent.
+fn free_bodies_that_may_be_left_out(openapi: &mut Value) {
+    let needed: BTreeMap<String, bool> = openapi["components"]["schemas"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, schema)| (format!("#/components/schemas/{name}"), schema["required"].is_array()))
+        .collect();
+    let operations = openapi["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    for operation in operations.filter_map(Value::as_object_mut).flat_map(|methods| methods.values_mut()) {
+        let Some(body) = operation.get_mut("requestBody") else { continue };
+        let schema = body["content"]["application/json"]["schema"]["$ref"].as_str();
+        if schema.and_then(|schema| needed.get(schema)) == Some(&false) {
+            body["required"] = json!(false);
+        }
+    }
 }
 
 problems!(DescriptionProblems:);

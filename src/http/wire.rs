@@ -65,20 +65,21 @@ fn fault(path: String, message: &str) -> (String, String) {
 }
 
 /// A schema of a text.
-fn text_schema(description: &str, pattern: Option<&str>, format: Option<KnownFormat>) -> RefOr<Schema> {
+fn text_schema(description: &str, pattern: Option<&str>, format: Option<KnownFormat>, example: &str) -> RefOr<Schema> {
     ObjectBuilder::new()
         .schema_type(SchemaType::Type(Type::String))
         .description(Some(description))
         .pattern(pattern)
         .format(format.map(SchemaFormat::KnownFormat))
+        .examples([Value::from(example)])
         .into()
 }
 
 macro_rules! text_schema {
-    ($($type:ty: $name:literal, $description:literal, $pattern:expr, $format:expr;)*) => {$(
+    ($($type:ty: $name:literal, $description:literal, $pattern:expr, $format:expr, $example:literal;)*) => {$(
         impl PartialSchema for $type {
             fn schema() -> RefOr<Schema> {
-                text_schema($description, $pattern, $format)
+                text_schema($description, $pattern, $format, $example)
             }
         }
 
@@ -93,26 +94,26 @@ macro_rules! text_schema {
 const HEX_64: Option<&str> = Some("^[0-9a-f]{64}$");
 
 text_schema! {
-    Commitment: "Commitment", "SHA-256 of a server seed's 64 characters", HEX_64, None;
-    RevealedSeed: "ServerSeed", "A revealed server seed", HEX_64, None;
-    GivenServerSeed: "GivenServerSeed", "A server seed that the caller knows", HEX_64, None;
-    ClientSeed: "ClientSeed", "1 to 64 UTF-16 code units without a colon; not normalised", Some("^[^:]+$"), None;
-    Timestamp: "Timestamp", "RFC 3339, UTC, microseconds", None, Some(KnownFormat::DateTime);
-    KeyId: "KeyId", "The issuer's name for a key", Some("^[A-Za-z0-9._-]{1,64}$"), None;
-    TokenNonce: "TokenNonce", "A token's nonce: lower-case hex of 16 to 64 bytes", Some("^([0-9a-f]{2}){16,64}$"), None;
-    SpendId: "SpendId", "A random UUID (version 4), with hyphens: fresh for each admission, never derived from token or message", None, Some(KnownFormat::Uuid);
-    GivenTime: "Time", "RFC 3339; taken in whole microseconds", None, Some(KnownFormat::DateTime);
-    SessionId: "SessionId", "A UUID with hyphens", None, Some(KnownFormat::Uuid);
-    ClientAddress: "ClientAddress", "An IPv4 or IPv6 address; kept only as a keyed hash, and only for the cap", None, None;
-    BetRef: "BetRef", "The caller's own name for a bet", Some("^[A-Za-z0-9._:-]{1,64}$"), None;
-    GameName: "GameName", "A game of GFS/1.0, an outside game (x-...), or unbound: 1 to 64 printable characters", None, None;
-    PlayerRef: "PlayerRef", "The operator's own name for a player: 1 to 128 printable characters", None, None;
-    Currency: "Currency", "A currency", Some("^[A-Z0-9]{1,16}$"), None;
-    OutsideGame: "OutsideGame", "The name of an outside game", Some("^x-[A-Za-z0-9._-]{1,62}$"), None;
-    VoidReason: "VoidReason", "1 to 200 printable characters; not expired, abandoned or recovery, which are the service's own", None, None;
-    SettlementOutcome: "SettlementOutcome", "The engine's word for what the bet came to: 1 to 64 printable characters", None, None;
+    Commitment: "Commitment", "SHA-256 of a server seed's 64 characters", HEX_64, None, "ab37723062965715c5e6eeb54816f909a8e787bd3bfaee67a3cc0a3b90707de7";
+    RevealedSeed: "ServerSeed", "A revealed server seed", HEX_64, None, "16d172395dd3c2bd2a52f4eb1755a622b62b5e48972294116b3006a046867c24";
+    GivenServerSeed: "GivenServerSeed", "A server seed that the caller knows", HEX_64, None, "16d172395dd3c2bd2a52f4eb1755a622b62b5e48972294116b3006a046867c24";
+    ClientSeed: "ClientSeed", "1 to 64 UTF-16 code units without a colon; not normalised", Some("^[^:]{1,64}$"), None, "7d1c0e5a9b3f2d4c6e8f0a1b2c3d4e5f";
+    Timestamp: "Timestamp", "RFC 3339, UTC, microseconds", None, Some(KnownFormat::DateTime), "2030-01-31T12:00:00.000000Z";
+    KeyId: "KeyId", "The issuer's name for a key", Some("^[A-Za-z0-9._-]{1,64}$"), None, "day-1";
+    TokenNonce: "TokenNonce", "A token's nonce: lower-case hex of 16 to 64 bytes", Some("^([0-9a-f]{2}){16,64}$"), None, "00112233445566778899aabbccddeeff";
+    SpendId: "SpendId", "A random UUID (version 4), with hyphens: fresh for each admission, never derived from token or message", None, Some(KnownFormat::Uuid), "36802d44-171f-434a-8a9f-20d4921cc03d";
+    GivenTime: "Time", "RFC 3339; taken in whole microseconds", None, Some(KnownFormat::DateTime), "2030-01-31T12:00:00Z";
+    SessionId: "SessionId", "A UUID with hyphens", None, Some(KnownFormat::Uuid), "0198c1d2-7c3a-7e4b-8a5f-1234567890ab";
+    ClientAddress: "ClientAddress", "An IPv4 or IPv6 address; kept only as a keyed hash, and only for the cap", None, None, "192.0.2.7";
+    BetRef: "BetRef", "The caller's own name for a bet", Some("^[A-Za-z0-9._:-]{1,64}$"), None, "round-17";
+    GameName: "GameName", "A game of GFS/1.0, an outside game (x-...), or unbound: 1 to 64 printable characters", Some(r"^[^\x00-\x1f\x7f-\x9f]{1,64}$"), None, "dice";
+    PlayerRef: "PlayerRef", "The operator's own name for a player: 1 to 128 printable characters", Some(r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"), None, "anna";
+    Currency: "Currency", "A currency", Some("^[A-Z0-9]{1,16}$"), None, "EUR";
+    OutsideGame: "OutsideGame", "The name of an outside game", Some("^x-[A-Za-z0-9._-]{1,62}$"), None, "x-lucky-7";
+    VoidReason: "VoidReason", "1 to 200 printable characters; not expired, abandoned or recovery, which are the service's own", Some(r"^[^\x00-\x1f\x7f-\x9f]{1,200}$"), None, "table closed";
+    SettlementOutcome: "SettlementOutcome", "The engine's word for what the bet came to: 1 to 64 printable characters", Some(r"^[^\x00-\x1f\x7f-\x9f]{1,64}$"), None, "win";
     Money: "Money", "An amount: a decimal string of at most 38 digits, of which at most 18 after the point",
-        Some(r"^(0|[1-9][0-9]*)(\.[0-9]{1,18})?$"), None;
+        Some(r"^(0|[1-9][0-9]*)(\.[0-9]{1,18})?$"), None, "1.50";
 }
 
 macro_rules! text_value {

@@ -9,6 +9,7 @@ use crate::harness::{Caller, Service, TestDb, data_folder, id};
 
 mod evidence;
 mod export;
+mod installed;
 mod key;
 mod migrate;
 mod private;

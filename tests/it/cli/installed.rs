@@ -1,0 +1,73 @@
+//! What is installed beside the program, and what containers ask it.
+
+use sqlx::Executor as _;
+
+use super::*;
+
+#[tokio::test]
+async fn the_version_names_the_commit_and_the_schema() {
+    let printed = done(program(&["--version"])).await.succeeded().out;
+    let schema = fairledger::db::migrate::version_needed();
+    assert!(printed.starts_with(&format!("fairledger {} (commit ", env!("CARGO_PKG_VERSION"))), "{printed}");
+    assert!(printed.trim_end().ends_with(&format!(", schema {schema})")), "{printed}");
+}
+
+#[tokio::test]
+async fn completions_are_made_for_each_shell_whatever_the_settings_are() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let mut command = program(&["completions", shell]);
+        command.env("FAIRLEDGER_POOL_SIZE", "none");
+        let printed = done(command).await.succeeded().out;
+        for word in ["forget-player", "witness-dir", "seed-keys"] {
+            assert!(printed.contains(word), "{shell} lacks {word}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    done(program(&["man", "--out", folder.path().to_str().unwrap()])).await.succeeded();
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_eq!(done(program(&["man"])).await.succeeded().out, page("fairledger.1"));
+    assert!(page("fairledger.1").contains("Address and port of the HTTP API"));
+    let help = done(program(&["-h"])).await.succeeded().out;
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let mut pages = 0;
+    for command in commands.filter_map(|line| line.split_whitespace().next()).filter(|command| *command != "help") {
+        if folder.path().join(format!("fairledger-{command}.1")).exists() {
+            assert!(page(&format!("fairledger-{command}.1")).contains(".SH SYNOPSIS"), "{command}");
+            pages += 1;
+        }
+    }
+    assert!(pages >= 15, "{help}");
+    assert!(page("fairledger-token-create.1").contains("scope"));
+}
+
+#[tokio::test]
+async fn health_tells_by_its_exit_code_whether_the_service_will_serve() {
+    let db = TestDb::new().await;
+    let service = Service::spawn(&db, &[], &[]);
+    let address = service.base_url.trim_start_matches("http://").to_owned();
+    let health = |args: &'static [&str]| {
+        let mut command = program(args);
+        command.env("FAIRLEDGER_LISTEN", &address);
+        done(command)
+    };
+    assert!(health(&["health"]).await.succeeded().out.contains("ready"));
+    assert!(health(&["health", "--alive"]).await.succeeded().out.contains("alive"));
+    // Its rights are gone: it lives, and will not serve.
+    db.connect_admin()
+        .await
+        .execute("REVOKE ALL ON ALL TABLES IN SCHEMA fairledger FROM fairledger_service")
+        .await
+        .unwrap();
+    let mut asked = health(&["health"]).await;
+    while asked.code == Some(0) {
+        asked = health(&["health"]).await;
+    }
+    assert!(asked.out.contains("the database does not answer"), "{asked:#?}");
+    health(&["health", "--alive"]).await.succeeded();
+    drop(service);
+    health(&["health"]).await.refused(&["does not answer"]);
+}
