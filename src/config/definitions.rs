@@ -255,6 +255,15 @@ pub const DEFINITIONS: &[Definition] = &[
         DATABASE,
         "How long one statement may wait for a lock",
     ),
+    plain(
+        "transaction-timeout",
+        "FAIRLEDGER_TRANSACTION_TIMEOUT",
+        "TIME",
+        Some("20s"),
+        DATABASE,
+        "How long a change may take up to its commit, and then its commit, the wait for a standby included, until its connection is \
+         given up",
+    ),
     switch(
         "transaction-pooler",
         "FAIRLEDGER_TRANSACTION_POOLER",

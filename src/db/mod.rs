@@ -19,6 +19,7 @@ pub mod fence;
 pub mod group;
 pub mod history;
 pub mod keys;
+mod lease;
 pub mod migrate;
 pub mod outcomes;
 pub mod pending;
@@ -42,10 +43,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 pub(crate) use decode::corrupt;
 use fence::{Fence, FenceError, FenceSettings};
+use lease::Lease;
 
 /// How many times a transaction is tried in all when PostgreSQL reports a serialization failure or a deadlock.
 pub const ATTEMPTS_MAX: u32 = 5;
@@ -61,6 +63,9 @@ pub struct PoolSettings {
     pub statement_timeout: Duration,
     /// The longest that one statement may wait for a lock.
     pub lock_timeout: Duration,
+    /// How long a change may take up to its commit, and then its commit, the wait for a standby included. After that the connection is
+    /// given up: its other end may be gone without a word.
+    pub transaction_timeout: Duration,
     /// The connection goes through a transaction-pooling PgBouncer: no named statements, nothing left in the session.
     pub transaction_pooler: bool,
 }
@@ -72,6 +77,7 @@ impl Default for PoolSettings {
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
             lock_timeout: Duration::from_secs(5),
+            transaction_timeout: Duration::from_secs(20),
             transaction_pooler: false,
         }
     }
@@ -174,6 +180,7 @@ pub struct Datastore {
     begin: String,
     acquire_timeout: Duration,
     statement_timeout: Duration,
+    transaction_timeout: Duration,
     transaction_pooler: bool,
     /// The recovery epoch that changes are made in, as last seen.
     epoch: Arc<AtomicI32>,
@@ -219,6 +226,7 @@ impl Datastore {
             begin,
             acquire_timeout: settings.acquire_timeout,
             statement_timeout: settings.statement_timeout,
+            transaction_timeout: settings.transaction_timeout,
             transaction_pooler: settings.transaction_pooler,
             epoch: Arc::default(),
             fence: None,
@@ -294,9 +302,8 @@ impl Datastore {
         if let Some(fence) = &self.fence {
             fence.ready().await?;
         }
-        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await;
-        let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, name, fence: self.fence.clone(), access: PhantomData })
+        let inner = self.lease(self.begin.clone()).await?;
+        Ok(Tx { inner, name, timeout: self.transaction_timeout, fence: self.fence.clone(), access: PhantomData })
     }
 
     /// Begins a read-only transaction that sees one snapshot throughout, for answers put together from several rows.
@@ -310,9 +317,16 @@ impl Datastore {
     /// The same with more settings for its length.
     async fn snapshot_with(&self, name: &'static str, settings: &str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
-        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await;
-        let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, name, fence: None, access: PhantomData })
+        let inner = self.lease(begin).await?;
+        Ok(Tx { inner, name, timeout: self.transaction_timeout, fence: None, access: PhantomData })
+    }
+
+    /// A connection of the pool's in which a transaction has begun.
+    async fn lease(&self, begin: String) -> Result<Lease, DbError> {
+        let connection = self.pool.acquire().await.map_err(|error| self.no_connection(error))?;
+        let mut lease = Lease::new(connection);
+        lease.begin(begin, self.acquire_timeout).await?;
+        Ok(lease)
     }
 
     /// A connection of its own for one transaction after the other, made when it is first used. It waits for locks no longer than
@@ -334,7 +348,14 @@ impl Datastore {
     /// # Errors
     /// Whatever keeps it from answering.
     pub async fn ping(&self) -> Result<(), DbError> {
-        Ok(self.pool.acquire().await?.ping().await?)
+        let mut lease = Lease::new(self.pool.acquire().await?);
+        match tokio::time::timeout(self.acquire_timeout, lease.ping()).await {
+            Ok(pinged) => Ok(pinged?),
+            Err(_) => {
+                lease.throw_away();
+                Err(no_answer())
+            }
+        }
     }
 
     /// Closes the pool, waiting for transactions under way.
@@ -428,8 +449,9 @@ impl Access for Look {}
 /// A transaction. Dropped without [`Tx::commit`] it is rolled back.
 #[derive(Debug)]
 pub struct Tx<A: Access = Change> {
-    inner: Transaction<'static, Postgres>,
+    inner: Lease,
     name: &'static str,
+    timeout: Duration,
     fence: Option<Arc<Fence>>,
     access: PhantomData<A>,
 }
@@ -440,16 +462,41 @@ impl Tx {
     /// # Errors
     /// [`DbError::OutcomeUnknown`] when the answer was lost; any other error means that nothing was persisted.
     pub async fn commit(mut self) -> Result<(), DbError> {
-        let name = self.name;
         let ticket = match self.fence.take() {
-            Some(fence) => fence.count(&mut self.inner).await?,
+            Some(fence) => {
+                let counted = tokio::time::timeout(self.timeout, fence.count(&mut self.inner)).await;
+                counted.unwrap_or_else(|_| Err(self.give_up()))?
+            }
             None => None,
         };
-        let committed = self.inner.commit().await.map_err(|error| commit_error(name, error));
+        let committed = match tokio::time::timeout(self.timeout, self.inner.execute("COMMIT")).await {
+            Ok(Ok(_)) => {
+                self.inner.ended();
+                Ok(())
+            }
+            Ok(Err(error)) => Err(commit_error(self.name, error)),
+            Err(_) => {
+                tracing::warn!(transaction = self.name, "a commit got no answer in time: its connection is given up");
+                self.inner.throw_away();
+                Err(DbError::OutcomeUnknown("the commit got no answer in time".to_owned()))
+            }
+        };
         match ticket {
             Some(ticket) => ticket.settle(committed).await,
             None => committed,
         }
+    }
+
+    /// Before its commit: the connection is thrown away, and so nothing was persisted.
+    pub(crate) fn give_up(&mut self) -> DbError {
+        tracing::warn!(transaction = self.name, "a transaction took too long: its connection is given up");
+        self.inner.throw_away();
+        no_answer()
+    }
+
+    /// How long it may take up to its commit.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The connection, for what also runs inside a caller's own transaction.
@@ -461,11 +508,16 @@ impl Tx {
 impl<A: Access> Tx<A> {
     /// Rolls back at once, so that locks are free before the caller goes on. A failure is no news: the connection is gone, and its
     /// transaction with it.
-    pub async fn rollback(self) {
+    pub async fn rollback(mut self) {
         if let Err(error) = self.inner.rollback().await {
             tracing::debug!(transaction = self.name, %error, "rollback on a lost connection");
         }
     }
+}
+
+/// The database kept silent for too long. Nothing was persisted.
+fn no_answer() -> DbError {
+    DbError::Unavailable("the database did not answer in time".to_owned())
 }
 
 /// What a commit that failed came to.
@@ -501,19 +553,21 @@ macro_rules! transaction {
         let mut attempt = 1;
         loop {
             let mut owned = $store.begin($name).await?;
+            let timeout = owned.timeout();
             let done = {
                 let $tx = &mut owned;
-                $body
+                tokio::time::timeout(timeout, async { $body }).await
             };
             let error = match done {
-                Ok(value) => match owned.commit().await {
+                Ok(Ok(value)) => match owned.commit().await {
                     Ok(()) => break Ok(value),
                     Err(error) => error.into(),
                 },
-                Err(error) => {
+                Ok(Err(error)) => {
                     owned.rollback().await;
                     error
                 }
+                Err(_) => owned.give_up().into(),
             };
             if !$crate::db::MaybeConflict::is_conflict(&error) || attempt == $crate::db::ATTEMPTS_MAX {
                 break Err(error);

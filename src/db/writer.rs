@@ -15,7 +15,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::fence::Fence;
-use super::{Datastore, DbError, commit_error};
+use super::{Datastore, DbError, commit_error, no_answer};
 
 /// A connection that begins one transaction after the other.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct Writer {
     connection: Option<PgConnection>,
     /// A transaction was begun and not ended: its connection is good for nothing else.
     open: bool,
+    /// COMMIT was sent, and its answer has not come or was not yet witnessed.
+    committing: bool,
 }
 
 impl Writer {
@@ -46,7 +48,7 @@ impl Writer {
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
         let (session, begin) =
             if store.transaction_pooler { (String::new(), format!("{begin}; {stated}")) } else { (stated, begin) };
-        Self { store, session, begin, connection: None, open: false }
+        Self { store, session, begin, connection: None, open: false, committing: false }
     }
 
     /// Begins a transaction. The name is for logs and metrics.
@@ -57,14 +59,16 @@ impl Writer {
         if let Some(fence) = &self.store.fence {
             fence.ready().await?;
         }
+        self.committing = false;
         if std::mem::replace(&mut self.open, true) {
             self.connection = None;
         }
         // A connection at rest may have been lost since. Nothing is in it, so another one will do.
         let kept = match self.connection.take() {
             Some(mut connection) => {
-                let begun = connection.execute(sqlx::AssertSqlSafe(self.begin.clone())).await;
-                begun.is_ok().then_some(connection)
+                let begun = connection.execute(sqlx::AssertSqlSafe(self.begin.clone()));
+                let begun = tokio::time::timeout(self.store.acquire_timeout, begun).await;
+                matches!(begun, Ok(Ok(_))).then_some(connection)
             }
             None => None,
         };
@@ -73,7 +77,7 @@ impl Writer {
             None => self.connect_and_begin().await?,
         };
         let connection = self.connection.insert(connection);
-        Ok(BatchTx { connection, open: &mut self.open, name, fence: self.store.fence.as_ref() })
+        Ok(BatchTx { connection, open: &mut self.open, committing: &mut self.committing, name, fence: self.store.fence.as_ref() })
     }
 
     async fn connect_and_begin(&self) -> Result<PgConnection, DbError> {
@@ -91,12 +95,29 @@ impl Writer {
         }
     }
 
+    /// How long a batch may take in all.
+    pub(super) fn batch_timeout(&self) -> Duration {
+        self.store.transaction_timeout
+    }
+
+    /// Throws the connection away in the middle of a batch that took too long; says what became of it.
+    pub(super) fn give_up(&mut self) -> DbError {
+        tracing::warn!("a batch got no answer in time: its connection is given up");
+        self.connection = None;
+        if std::mem::take(&mut self.committing) {
+            DbError::OutcomeUnknown("the commit got no answer in time".to_owned())
+        } else {
+            no_answer()
+        }
+    }
+
     /// Says goodbye to the server.
     pub async fn close(mut self) {
-        if let Some(connection) = self.connection.take()
-            && let Err(error) = connection.close().await
-        {
-            tracing::debug!(%error, "closing a writer's connection");
+        let Some(connection) = self.connection.take() else { return };
+        match tokio::time::timeout(self.store.acquire_timeout, connection.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "closing a writer's connection"),
+            Err(_) => tracing::debug!("a writer's connection did not close in time"),
         }
     }
 }
@@ -106,6 +127,7 @@ impl Writer {
 pub struct BatchTx<'w> {
     connection: &'w mut PgConnection,
     open: &'w mut bool,
+    committing: &'w mut bool,
     name: &'static str,
     fence: Option<&'w Arc<Fence>>,
 }
@@ -127,6 +149,7 @@ impl BatchTx<'_> {
                 return Err(error);
             }
         };
+        *self.committing = true;
         let committed = match self.connection.execute("COMMIT").await {
             Ok(_) => {
                 *self.open = false;
