@@ -10,9 +10,9 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use sqlx::Executor as _;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, Postgres};
-use sqlx::Executor as _;
 
 use super::{DbError, no_answer};
 

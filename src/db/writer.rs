@@ -77,7 +77,13 @@ impl Writer {
             None => self.connect_and_begin().await?,
         };
         let connection = self.connection.insert(connection);
-        Ok(BatchTx { connection, open: &mut self.open, committing: &mut self.committing, name, fence: self.store.fence.as_ref() })
+        Ok(BatchTx {
+            connection,
+            open: &mut self.open,
+            committing: &mut self.committing,
+            name,
+            fence: self.store.fence.as_ref(),
+        })
     }
 
     async fn connect_and_begin(&self) -> Result<PgConnection, DbError> {
