@@ -201,6 +201,10 @@ fn pool_options(url: &str, settings: &PoolSettings) -> Result<(PgPoolOptions, Pg
     Ok((pool, options))
 }
 
+/// Behind a transaction pooler: the driver names its statements even when it keeps none, and the session has names of other clients. So every
+/// transaction starts with none, and no statement runs outside one.
+const FORGET_STATEMENTS: &str = "; DEALLOCATE ALL";
+
 impl Datastore {
     /// Opens the pool.
     ///
@@ -216,10 +220,11 @@ impl Datastore {
         // round trip. The idle limit frees the locks of a transaction whose client vanished.
         let begin = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
-             SET LOCAL idle_in_transaction_session_timeout = {}",
+             SET LOCAL idle_in_transaction_session_timeout = {}{}",
             settings.statement_timeout.as_millis(),
             settings.lock_timeout.as_millis(),
             (settings.statement_timeout * 2).as_millis(),
+            if settings.transaction_pooler { FORGET_STATEMENTS } else { "" },
         );
         Self {
             pool,

@@ -15,7 +15,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::fence::Fence;
-use super::{Datastore, DbError, commit_error, no_answer};
+use super::{Datastore, DbError, FORGET_STATEMENTS, commit_error, no_answer};
 
 /// A connection that begins one transaction after the other.
 #[derive(Debug)]
@@ -46,8 +46,11 @@ impl Writer {
             let _ = write!(stated, "{set} {name} = {value}; ");
         }
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
-        let (session, begin) =
-            if store.transaction_pooler { (String::new(), format!("{begin}; {stated}")) } else { (stated, begin) };
+        let (session, begin) = if store.transaction_pooler {
+            (String::new(), format!("{begin}; {stated}{}", FORGET_STATEMENTS.trim_start_matches("; ")))
+        } else {
+            (stated, begin)
+        };
         Self { store, session, begin, connection: None, open: false, committing: false }
     }
 

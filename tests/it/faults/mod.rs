@@ -4,6 +4,7 @@
 
 mod answers;
 mod killed;
+mod pooler;
 mod server;
 mod silence;
 
