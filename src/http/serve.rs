@@ -70,22 +70,31 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
             tracing::debug!(%error, "a connection ended at once");
             continue;
         }
-        let cut = Cut::default();
+        let (cut, asked) = (Cut::default(), CancellationToken::new());
         let service = TowerToHyperService::new(router.clone().map_request({
-            let cut = cut.clone();
+            let (cut, asked) = (cut.clone(), asked.clone());
             move |mut request: Request<_>| {
+                asked.cancel();
                 request.extensions_mut().insert(cut.clone());
                 request
             }
         }));
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+        let header_timeout = settings.header_timeout;
         tokio::spawn(async move {
+            // The time for headers begins only when it is known which HTTP is spoken: until then nobody else looks at the clock.
+            let nothing_asked = async {
+                if tokio::time::timeout(header_timeout, asked.cancelled()).await.is_ok() {
+                    std::future::pending::<()>().await;
+                }
+            };
             tokio::select! {
                 ended = connection => {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection ended early");
                     }
                 }
+                () = nothing_asked => tracing::debug!("a connection that asked for nothing was closed"),
                 () = cut.0.cancelled() => tracing::debug!("a connection was cut: its client takes nothing"),
             }
             drop(place);

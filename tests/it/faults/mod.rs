@@ -3,6 +3,7 @@
 //! Each file breaks one thing. What was told is collected in [`Told`], and [`Told::prove`] holds it against the database.
 
 mod answers;
+mod descriptors;
 mod killed;
 mod pooler;
 mod server;
