@@ -17,9 +17,9 @@ use sqlx::Executor as _;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use crate::Done;
 use crate::load::{Load, Repeats, load};
 use crate::servers::{Postgres, Redis};
+use crate::{Done, writers};
 
 /// Bets of a session that a demo keeps, and how long it keeps the session.
 const HISTORY: isize = 100;
@@ -37,14 +37,12 @@ pub type Sessions = Arc<Vec<(Uuid, Commitment)>>;
 
 pub async fn service(postgres: &Postgres, grouped: bool, signed: bool, ring: &str) -> Done<Seeds> {
     // Reservations are not ended here, and the cap is not what is measured.
-    let mut settings = SeedsSettings {
+    let settings = SeedsSettings {
         pending_max: 1_000_000_000,
         sessions_per_address_max: 1_000_000_000,
+        group: grouped.then(writers),
         ..SeedsSettings::default()
     };
-    if !grouped {
-        settings.group = None;
-    }
     let key = signed.then(SigningKey::generate);
     let ring = KeyRing::parse(ring)?;
     Ok(Seeds::start(postgres.store().await?, ring, ServiceSecret::new([7; 32]), key, settings).await?)

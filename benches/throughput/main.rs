@@ -3,7 +3,8 @@
 //!
 //! Everything runs on this machine, one run after the other. Only ratios within one run mean anything. `cargo bench --bench throughput`
 //! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation` takes some of the parts,
-//! and `memory`, which is not measured otherwise, spends with 1,024 callers for that time. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
+//! and `memory`, which is not measured otherwise, spends with 1,024 callers for that time; `FAIRLEDGER_BENCH_WRITERS` tries another number
+//! of writers. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
 //! `pgbench`.
 
 mod bets;
@@ -16,6 +17,7 @@ mod spends;
 use std::error::Error;
 use std::time::Duration;
 
+use fairledger::db::group::GroupSettings;
 use fairledger::seeds::KeyRing;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -66,6 +68,13 @@ impl Plan {
 
 pub fn random_uuid() -> Uuid {
     Uuid::new_v4()
+}
+
+/// Groups as they are by default, or with another number of writers, to try it.
+pub fn writers() -> GroupSettings {
+    let writers = std::env::var("FAIRLEDGER_BENCH_WRITERS").ok().and_then(|text| text.parse().ok());
+    let default = GroupSettings::default();
+    GroupSettings { writers: writers.unwrap_or(default.writers), ..default }
 }
 
 /// Results by name, told on the error stream as they come.

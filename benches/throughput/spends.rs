@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::load::{Load, Repeats, load};
 use crate::servers::{Postgres, Redis};
-use crate::{Done, random_uuid};
+use crate::{Done, random_uuid, writers};
 
 /// How long Redis remembers a token: as long as a key's window is by default.
 const REMEMBERED_S: u32 = 30 * 60 * 60;
@@ -35,10 +35,8 @@ pub fn next_run() -> u32 {
 }
 
 pub async fn ledger(postgres: &Postgres, grouped: bool) -> Done<Ledger> {
-    let mut settings = LedgerSettings { keys_live_max: 1_000, ..LedgerSettings::default() };
-    if !grouped {
-        settings.group = None;
-    }
+    let group = grouped.then(writers);
+    let settings = LedgerSettings { keys_live_max: 1_000, group, ..LedgerSettings::default() };
     Ok(Ledger::new(postgres.store().await?, settings))
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::config::Settings;
-use crate::db::{Datastore, PoolSettings, Reader, migrate};
+use crate::db::{Datastore, PoolSettings, Reader};
 use crate::history::coverage::{Finding, Recovery, SeedCoverage, Seen, SessionCoverage, Totals};
 use crate::history::{Check, History, HistorySettings, State};
 use crate::seeds::{PAGE_MAX, ServiceSecret};
@@ -52,8 +52,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
     let database = Database::reach(settings, Role::Service).await?;
     let done = async {
         let pool = PoolSettings { statement_timeout: STATEMENT_TIMEOUT, ..settings.pool.clone() };
-        let store = Datastore::connect(database.url.expose(), &pool).await?;
-        migrate::check_served(&store).await?;
+        let store = database.open_pool(&pool).await?;
         let history = history_of(&store);
         let sound = match args.session {
             Some(session_id) => one(&history, session_id, args.json).await?,

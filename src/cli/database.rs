@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{DatabaseUrl, Settings};
 use crate::db::rights::Roles;
-use crate::db::{Datastore, bootstrap, migrate};
+use crate::db::{Datastore, PoolSettings, bootstrap, migrate};
 use crate::embedded::{Embedded, EmbeddedError, find_binaries_for, running_url};
 
 use super::CliError;
@@ -79,7 +79,12 @@ impl Database {
 
     /// Opens a pool on it, and refuses a schema that is not this program's.
     pub async fn open(&self, settings: &Settings) -> Result<Datastore, CliError> {
-        let store = Datastore::connect(self.url.expose(), &settings.pool).await?;
+        self.open_pool(&settings.pool).await
+    }
+
+    /// The same with a pool as this command needs it.
+    pub async fn open_pool(&self, pool: &PoolSettings) -> Result<Datastore, CliError> {
+        let store = Datastore::connect(self.url.expose(), pool).await?;
         migrate::check_served(&store).await?;
         Ok(store)
     }

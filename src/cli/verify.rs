@@ -8,8 +8,8 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::config::Settings;
-use crate::db::Reader;
 use crate::db::scan::{GameName, ScanFilter};
+use crate::db::{PoolSettings, Reader};
 use crate::gfs::seed::Commitment;
 use crate::history::distribution::{ChiSquare, Distribution};
 use crate::history::verify::{Finding, Report, Whose, verify};
@@ -18,6 +18,9 @@ use crate::seeds::values::PlayerRef;
 use super::CliError;
 use super::database::{Database, Role};
 use super::seed_keys::progress_bar;
+
+/// One that reads bets and one that reads what belongs to them.
+const CONNECTIONS_MIN: u32 = 2;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -82,7 +85,8 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
     let database = Database::reach(settings, Role::Service).await?;
     let started = Instant::now();
     let report = async {
-        let store = database.open(settings).await?;
+        let connections_max = settings.pool.connections_max.max(CONNECTIONS_MIN);
+        let store = database.open_pool(&PoolSettings { connections_max, ..settings.pool.clone() }).await?;
         let report = check(&Reader::from(&store), args).await;
         store.close().await;
         report

@@ -61,7 +61,8 @@ pub(super) async fn apply(client: &mut Client, roles: &Roles) -> Result<(), Migr
          GRANT INSERT, UPDATE (state, closed_at, swept_at) ON fairledger.token_keys TO {service};
          GRANT INSERT, DELETE ON fairledger.spends TO {service};
          GRANT EXECUTE ON FUNCTION fairledger.attach_spends_partition(integer),
-                                   fairledger.drop_spends_partition(integer, integer) TO {service};
+                                   fairledger.drop_spends_partition(integer, integer),
+                                   fairledger.spend_if_all_fresh(text[], bytea[], uuid[]) TO {service};
 
          GRANT USAGE ON SCHEMA fairledger_dispute TO {read};
          GRANT SELECT ON ALL TABLES IN SCHEMA fairledger_dispute TO {read};"

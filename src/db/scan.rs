@@ -1,4 +1,4 @@
-//! Reading very many bets at once, for checking them: by COPY, a part of the history at a time.
+//! Reading very many bets at once, for checking them: by COPY, a part of the history at a time, which arrives in pieces.
 //!
 //! Checking a bet takes less than a microsecond, so the protocol's own work for a row is what counts; COPY in binary form has the least.
 //! Its text takes no parameters, so everything in it is a number, a time or a UUID that was one in our own types, or a game's name of a
@@ -7,14 +7,19 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use foldhash::fast::RandomState;
 use futures_util::TryStreamExt as _;
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::bets::{BetKey, BetKind};
+use super::bets::BetKey;
 use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
 const WHAT: &str = "bet";
+
+/// Equal times into which history is cut beside what the statistics say: several for each core.
+const EQUAL_TIMES: i32 = 32;
 
 /// A game's name as it may stand in a statement's text: 1 to 64 of `A-Za-z0-9._-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,40 +62,48 @@ pub enum Part {
         /// Before then.
         to: DateTime<Utc>,
     },
-    /// Bets of a session in the order of their places.
+    /// Bets of a session.
     Session {
         /// The session.
         session_id: Uuid,
         /// Of this seed only.
         seed_no: Option<i32>,
-        /// Above this seed and nonce.
-        above: (i32, i64),
-        /// Up to this seed and nonce, and with it; to the last where there is none.
-        up_to: Option<(i32, i64)>,
     },
 }
 
-/// A part of the history as PostgreSQL sent it.
+/// Bets in one piece: enough that what is done once for a piece does not count, and few enough that many can be held.
+const PIECE: usize = 20_000;
+
+/// A piece of a part, as PostgreSQL sent it.
 #[derive(Debug)]
 pub struct Scan {
     bytes: Vec<u8>,
+    /// The game of all its bets, where it is one and therefore not sent.
+    game: Option<GameName>,
 }
 
 /// A bet as it is stored, without its seed and its later end.
 #[derive(Clone, Copy, Debug)]
 pub struct ScannedBet<'a> {
-    /// How it gets its result.
-    pub kind: BetKind,
     /// The game, as its text's bytes.
     pub game: &'a [u8],
     /// Its parameters, canonical JSON.
     pub params: &'a [u8],
-    /// When the nonce was handed out, in microseconds since 1970.
-    pub taken_at_us: i64,
     /// Result, canonical JSON, and cursor, when played at once.
     pub result: Option<(&'a [u8], i32)>,
-    /// Signature and the number of its key.
-    pub signature: Option<(&'a [u8; 64], i32)>,
+    /// Its signature.
+    pub signature: Option<ScannedSignature<'a>>,
+}
+
+/// A signature with what else it needs to be checked.
+#[derive(Clone, Copy, Debug)]
+pub struct ScannedSignature<'a> {
+    /// The signature.
+    pub bytes: &'a [u8; 64],
+    /// The number of its key.
+    pub signing_key_no: i32,
+    /// When the nonce was handed out, in microseconds since 1970.
+    pub taken_at_us: i64,
 }
 
 /// A seed's public side.
@@ -105,93 +118,61 @@ pub struct ScannedSeed {
 }
 
 impl<A: Access> Tx<A> {
-    /// The time after the last bet, or the given one if that is earlier; none when no bet fits.
+    /// Cuts the times that a filter lets through into many of about equally many bets, as far as PostgreSQL's statistics know them; none
+    /// when there are no bets in it.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn scan_end(&mut self, to: Option<DateTime<Utc>>) -> Result<Option<DateTime<Utc>>, DbError> {
-        let last = sqlx::query_scalar!("SELECT max(taken_at) FROM fairledger.bets").fetch_one(&mut *self.inner).await?;
-        let end = last.map(|last| last + TimeDelta::microseconds(1));
-        Ok(end.map(|end| to.map_or(end, |to| to.min(end))))
-    }
-
-    /// Where a part that begins at a time must end so that it has about so many bets, all bets of its last instant among them.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn scan_part_end(
-        &mut self,
-        from: DateTime<Utc>,
-        to: DateTime<Utc>,
-        game: Option<&GameName>,
-        bets: i64,
-    ) -> Result<DateTime<Utc>, DbError> {
-        let end = match game {
-            None => {
-                sqlx::query_scalar!(
-                    "SELECT taken_at FROM fairledger.bets WHERE taken_at >= $1 AND taken_at < $2 ORDER BY taken_at OFFSET $3 LIMIT 1",
-                    from,
-                    to,
-                    bets,
-                )
-                .fetch_optional(&mut *self.inner)
-                .await?
-            }
-            Some(game) => {
-                sqlx::query_scalar!(
-                    "SELECT taken_at FROM fairledger.bets WHERE game = $4 AND taken_at >= $1 AND taken_at < $2
-                     ORDER BY taken_at OFFSET $3 LIMIT 1",
-                    from,
-                    to,
-                    bets,
-                    game.as_str(),
-                )
-                .fetch_optional(&mut *self.inner)
-                .await?
-            }
-        };
-        // Very many bets of one instant stay together.
-        Ok(end.map_or(to, |end| end.max(from + TimeDelta::microseconds(1))))
-    }
-
-    /// The place up to which a part of a session's bets must go so that it has so many; none when there are no more than that.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn scan_session_part_end(
-        &mut self,
-        session_id: Uuid,
-        seed_no: Option<i32>,
-        above: (i32, i64),
-        bets: i64,
-    ) -> Result<Option<(i32, i64)>, DbError> {
-        let end = sqlx::query!(
-            "SELECT seed_no, nonce FROM fairledger.bets
-             WHERE session_id = $1 AND (seed_no, nonce) > ($2, $3) AND seed_no <= coalesce($4, 2147483647)
-             ORDER BY seed_no, nonce OFFSET $5 LIMIT 1",
-            session_id,
-            above.0,
-            above.1,
-            seed_no,
-            bets - 1,
+    pub async fn scan_cuts(&mut self, filter: &ScanFilter) -> Result<Vec<Part>, DbError> {
+        let span = sqlx::query!("SELECT min(taken_at) AS first, max(taken_at) AS last FROM fairledger.bets")
+            .fetch_one(&mut *self.inner)
+            .await?;
+        let (Some(first), Some(last)) = (span.first, span.last) else { return Ok(Vec::new()) };
+        let end = last + TimeDelta::microseconds(1);
+        let (from, to) = (filter.from.map_or(first, |from| from.max(first)), filter.to.map_or(end, |to| to.min(end)));
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let known = sqlx::query_scalar!(
+            "SELECT histogram_bounds::text::timestamptz[] FROM pg_stats
+             WHERE schemaname = 'fairledger' AND tablename = 'bets' AND attname = 'taken_at'"
         )
         .fetch_optional(&mut *self.inner)
         .await?;
-        Ok(end.map(|end| (end.seed_no, end.nonce)))
+        let step = (to - from) / EQUAL_TIMES;
+        // What was taken after the statistics were made is cut by time alone.
+        let mut cuts: Vec<_> = known.flatten().unwrap_or_default();
+        cuts.extend((0..EQUAL_TIMES).map(|number| from + step * number));
+        cuts.retain(|cut| (from..to).contains(cut));
+        cuts.push(to);
+        cuts.sort_unstable();
+        cuts.dedup();
+        Ok(cuts.windows(2).map(|cut| Part::Time { from: cut[0], to: cut[1] }).collect())
     }
 
-    /// Reads a part.
+    /// Reads a part, and hands it on piece by piece until nobody takes them any more.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn scan(&mut self, part: &Part, filter: &ScanFilter) -> Result<Scan, DbError> {
+    pub async fn scan(&mut self, part: &Part, filter: &ScanFilter, pieces: &mpsc::Sender<Scan>) -> Result<(), DbError> {
         let statement = copy_statement(part, filter);
-        let mut bytes = Vec::new();
         let mut rows = self.inner.copy_out_raw(&statement).await?;
+        let (mut bytes, mut count) = (Vec::new(), 0);
         while let Some(row) = rows.try_next().await? {
             bytes.extend_from_slice(&row);
+            count += 1;
+            if count == PIECE {
+                let next = Vec::with_capacity(bytes.len());
+                let piece = Scan { bytes: std::mem::replace(&mut bytes, next), game: filter.game.clone() };
+                count = 0;
+                if pieces.send(piece).await.is_err() {
+                    return Ok(());
+                }
+            }
         }
-        Ok(Scan { bytes })
+        // Whoever took them has ended with an error of its own when nobody takes this one.
+        let _ = pieces.send(Scan { bytes, game: filter.game.clone() }).await;
+        Ok(())
     }
 
     /// Reads the seeds of scanned bets; one that is not there is not in the answer.
@@ -231,18 +212,19 @@ fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
         Part::Time { from, to } => {
             conditions.push(format!("taken_at >= {} AND taken_at < {}", time(from), time(to)));
         }
-        Part::Session { session_id, seed_no, above: (above_no, above), up_to } => {
-            conditions.push(format!("session_id = '{session_id}' AND (seed_no, nonce) > ({above_no}, {above})"));
+        Part::Session { session_id, seed_no } => {
+            conditions.push(format!("session_id = '{session_id}'"));
             conditions.extend(seed_no.map(|seed_no| format!("seed_no = {seed_no}")));
-            conditions.extend(up_to.map(|(seed_no, nonce)| format!("(seed_no, nonce) <= ({seed_no}, {nonce})")));
         }
     }
     conditions.extend(filter.game.as_ref().map(|GameName(game)| format!("game = '{game}'")));
     conditions.extend(filter.from.as_ref().map(|from| format!("taken_at >= {}", time(from))));
     conditions.extend(filter.to.as_ref().map(|to| format!("taken_at < {}", time(to))));
+    // PostgreSQL spends more on sending a column than we do on checking a bet: what is known or not looked at is not asked for.
+    let game = if filter.game.is_some() { "" } else { ", game" };
     format!(
-        "COPY (SELECT session_id, seed_no, nonce, kind, game, params, taken_at, result, cursor, signature, signing_key_no \
-         FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
+        "COPY (SELECT session_id, seed_no, nonce, params, result, cursor, signature, signing_key_no, \
+         CASE WHEN signature IS NOT NULL THEN taken_at END{game} FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
         conditions.join(" AND "),
     )
 }
@@ -251,48 +233,47 @@ impl Scan {
     /// The seeds that the bets belong to, each once. Rows that cannot be read are [`Scan::bets`]' to tell.
     #[must_use]
     pub fn seeds(&self) -> Vec<(Uuid, i32)> {
-        let mut seeds = HashSet::new();
-        let mut fields = Fields { rest: &self.bytes };
-        if fields.header().is_ok() {
-            while let Ok(Some([session_id, seed_no, ..])) = fields.fields() {
-                if let (Ok(session_id), Ok(seed_no)) = (fixed(session_id), fixed(seed_no)) {
-                    seeds.insert((Uuid::from_bytes(session_id), i32::from_be_bytes(seed_no)));
-                }
-            }
+        let mut seeds = HashSet::with_hasher(RandomState::default());
+        let mut fields = self.fields();
+        while let Ok(Some([session_id, seed_no, ..])) = fields.fields() {
+            seeds.insert((session_id, seed_no));
         }
-        seeds.into_iter().collect()
+        let read = |(session_id, seed_no)| {
+            Some((Uuid::from_bytes(fixed(session_id).ok()?), i32::from_be_bytes(fixed(seed_no).ok()?)))
+        };
+        seeds.into_iter().filter_map(read).collect()
+    }
+
+    fn fields(&self) -> Fields<'_> {
+        Fields { rest: &self.bytes, columns: if self.game.is_some() { COLUMNS } else { COLUMNS + 1 } }
     }
 
     /// Each bet with its place. A row that cannot be decoded is given as its error; when even its place cannot be told, nothing after it
     /// can, and that is the last.
     pub fn bets(&self) -> impl Iterator<Item = Result<(BetKey, Result<ScannedBet<'_>, DbError>), DbError>> {
-        let mut fields = Fields { rest: &self.bytes };
-        let mut header = Some(());
-        std::iter::from_fn(move || {
-            if header.take().is_some()
-                && let Err(error) = fields.header()
-            {
+        let mut fields = self.fields();
+        std::iter::from_fn(move || match fields.row(self.game.as_ref()) {
+            Ok(row) => row.map(Ok),
+            Err(error) => {
                 fields.rest = &[];
-                return Some(Err(error));
-            }
-            match fields.row() {
-                Ok(row) => row.map(Ok),
-                Err(error) => {
-                    fields.rest = &[];
-                    Some(Err(error))
-                }
+                Some(Err(error))
             }
         })
     }
 }
 
-/// PostgreSQL's binary form of COPY: <https://www.postgresql.org/docs/current/sql-copy.html>, "Binary Format".
+/// PostgreSQL's binary form of COPY: <https://www.postgresql.org/docs/current/sql-copy.html>, "Binary Format". Its header stands before the
+/// first piece of a part, its trailer after the last.
 struct Fields<'a> {
     rest: &'a [u8],
+    /// Of each row.
+    columns: usize,
 }
 
-const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
-const COLUMNS: i16 = 11;
+/// Signature, no flags, no extension. No row begins like it: as a count of columns it is above what PostgreSQL has.
+const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+/// Without the game, which is the last where it is sent.
+const COLUMNS: usize = 9;
 /// 2000-01-01T00:00:00Z in microseconds since 1970.
 const EPOCH_US: i64 = 946_684_800_000_000;
 
@@ -305,17 +286,6 @@ impl<'a> Fields<'a> {
         Ok(*bytes)
     }
 
-    fn header(&mut self) -> Result<(), DbError> {
-        if self.take::<11>()? != *SIGNATURE {
-            return Err(DbError::Unexpected("COPY began in another form".to_owned()));
-        }
-        let _flags: [u8; 4] = self.take()?;
-        let extension = i32::from_be_bytes(self.take()?);
-        let extension = usize::try_from(extension).map_err(|_| cut_off())?;
-        self.rest = self.rest.get(extension..).ok_or_else(cut_off)?;
-        Ok(())
-    }
-
     fn field(&mut self) -> Result<Option<&'a [u8]>, DbError> {
         let length = i32::from_be_bytes(self.take()?);
         let Ok(length) = usize::try_from(length) else { return Ok(None) };
@@ -324,20 +294,26 @@ impl<'a> Fields<'a> {
         Ok(Some(field))
     }
 
-    fn fields(&mut self) -> Result<Option<[Option<&'a [u8]>; COLUMNS as usize]>, DbError> {
+    fn fields(&mut self) -> Result<Option<[Option<&'a [u8]>; COLUMNS + 1]>, DbError> {
+        if let Some(after) = self.rest.strip_prefix(HEADER) {
+            self.rest = after;
+        }
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
         match i16::from_be_bytes(self.take()?) {
             -1 => return Ok(None),
-            COLUMNS => {}
+            columns if usize::try_from(columns) == Ok(self.columns) => {}
             columns => return Err(DbError::Unexpected(format!("COPY sent a row of {columns} columns"))),
         }
-        let mut fields = [None; COLUMNS as usize];
-        for field in &mut fields {
+        let mut fields = [None; COLUMNS + 1];
+        for field in &mut fields[..self.columns] {
             *field = self.field()?;
         }
         Ok(Some(fields))
     }
 
-    fn row(&mut self) -> Result<Option<Row<'a>>, DbError> {
+    fn row(&mut self, game: Option<&'a GameName>) -> Result<Option<Row<'a>>, DbError> {
         let Some(fields) = self.fields()? else { return Ok(None) };
         let [session_id, seed_no, nonce, rest @ ..] = fields;
         let nonce = i64::from_be_bytes(fixed(nonce)?);
@@ -346,29 +322,28 @@ impl<'a> Fields<'a> {
             seed_no: i32::from_be_bytes(fixed(seed_no)?),
             nonce: decode::unsigned(WHAT, nonce)?,
         };
-        Ok(Some((key, bet(rest))))
+        Ok(Some((key, bet(rest, game))))
     }
 }
 
-fn bet<'a>(fields: [Option<&'a [u8]>; 8]) -> Result<ScannedBet<'a>, DbError> {
-    let [kind, game, params, taken_at, result, cursor, signature, signing_key_no] = fields;
-    let taken_at_us = i64::from_be_bytes(fixed(taken_at)?).checked_add(EPOCH_US);
-    let kind = std::str::from_utf8(given(kind)?).map_err(|_| corrupt(WHAT, "a kind that is no text"))?;
+fn bet<'a>(fields: [Option<&'a [u8]>; 7], known: Option<&'a GameName>) -> Result<ScannedBet<'a>, DbError> {
+    let [params, result, cursor, signature, signing_key_no, taken_at, game] = fields;
     Ok(ScannedBet {
-        kind: BetKind::parse(kind)?,
-        game: given(game)?,
+        game: known.map_or_else(|| given(game), |known| Ok(known.as_str().as_bytes()))?,
         params: given(params)?,
-        taken_at_us: taken_at_us.ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
         result: match (result, cursor) {
             (Some(result), cursor @ Some(_)) => Some((result, i32::from_be_bytes(fixed(cursor)?))),
             (None, None) => None,
             _ => return Err(corrupt(WHAT, "a result without cursor")),
         },
         signature: match (signature, signing_key_no) {
-            (Some(signature), key @ Some(_)) => {
-                let signature = signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?;
-                Some((signature, i32::from_be_bytes(fixed(key)?)))
-            }
+            (Some(signature), key @ Some(_)) => Some(ScannedSignature {
+                bytes: signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?,
+                signing_key_no: i32::from_be_bytes(fixed(key)?),
+                taken_at_us: i64::from_be_bytes(fixed(taken_at)?)
+                    .checked_add(EPOCH_US)
+                    .ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
+            }),
             (None, None) => None,
             _ => return Err(corrupt(WHAT, "a signature without its key")),
         },

@@ -2,10 +2,10 @@
 //!
 //! Keeps I1 (the primary key, and ON CONFLICT DO NOTHING with a second look), I2 (the window is judged by `clock_timestamp()` and the
 //! key's state by the very statement that inserts) and I13: no statement here fails in a way that makes PostgreSQL log its values. A
-//! bare INSERT that met a unique violation would.
+//! bare INSERT that met a unique violation would, unless a function catches it.
 //!
-//! How a spend is inserted is decided in [`insert`] and [`insert_many`] alone. On Citus the two become: take a transaction id,
-//! read the keys, then INSERT ... VALUES ... ON CONFLICT DO NOTHING in the same transaction.
+//! How a spend is inserted is decided in [`insert`], [`insert_if_all_fresh`] and [`insert_many`] alone. On Citus they become: take a transaction
+//! id, read the keys, then INSERT ... VALUES ... ON CONFLICT DO NOTHING in the same transaction.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -114,13 +114,32 @@ pub async fn isolation(connection: &mut PgConnection) -> Result<String, DbError>
         .await?)
 }
 
+/// Spends many tokens if none of them is spent and their keys accept all of them this instant; gives whether it did, and did nothing
+/// otherwise. Takes a third less time than [`insert_many`], and wants the tokens as that does.
+///
+/// # Errors
+/// Those of the database.
+pub async fn insert_if_all_fresh(connection: &mut PgConnection, spends: &[SpendRow<'_>]) -> Result<bool, DbError> {
+    debug_assert!(is_in_order(spends));
+    let (key_ids, nonces, spend_ids) = columns(spends);
+    sqlx::query_scalar!(
+        r#"SELECT fairledger.spend_if_all_fresh($1, $2, $3) AS "inserted!""#,
+        &key_ids as &[&str],
+        &nonces as &[&[u8]],
+        &spend_ids,
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(insert_error)
+}
+
 /// Spends those of many tokens that are not spent and whose keys accept them this instant; gives how many. Every token at most
 /// once, and in the order of all callers: sorted by key and nonce, or two batches would wait for each other.
 ///
 /// # Errors
 /// Those of the database.
 pub async fn insert_many(connection: &mut PgConnection, spends: &[SpendRow<'_>]) -> Result<usize, DbError> {
-    debug_assert!(spends.is_sorted_by(|a, b| (a.key_id, a.nonce) < (b.key_id, b.nonce)));
+    debug_assert!(is_in_order(spends));
     let (key_ids, nonces, spend_ids) = columns(spends);
     // No RETURNING: it costs a third of the throughput, and most batches are fresh throughout.
     let inserted = sqlx::query!(
@@ -164,6 +183,10 @@ impl Tx {
             rows => Err(corrupt("spend", format!("{rows} rows of one token"))),
         }
     }
+}
+
+fn is_in_order(spends: &[SpendRow<'_>]) -> bool {
+    spends.is_sorted_by(|a, b| (a.key_id, a.nonce) < (b.key_id, b.nonce))
 }
 
 fn columns<'a>(spends: &[SpendRow<'a>]) -> (Vec<&'a str>, Vec<&'a [u8]>, Vec<Uuid>) {

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use foldhash::fast::RandomState;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::distribution::{Distribution, Subject, Tally};
@@ -26,8 +27,6 @@ use crate::gfs::signature;
 use crate::seeds::values::{PlayerRef, Timestamp};
 use crate::seeds::verify::{Verdict, verify_bet};
 
-/// Bets in one part: enough that what is done once for a part does not count, and few enough to be held a few times over.
-const PART: i64 = 20_000;
 /// Findings that are listed at the most; all are counted.
 const LISTED_MAX: usize = 1_000;
 /// Games, each with its parameters, whose spread is tested at the most; some parameters are fractions, and there is no end of those.
@@ -84,7 +83,7 @@ pub struct Report {
     pub mismatched: u64,
     /// Rows that cannot be read.
     pub corrupt: u64,
-    /// The first of the mismatched and corrupt ones.
+    /// The first of the mismatched and corrupt ones, by session, seed and nonce.
     pub findings: Vec<Finding>,
     /// How the results of each game are spread.
     pub distributions: Vec<Distribution>,
@@ -123,6 +122,12 @@ pub struct FoundBet {
     pub game: String,
     /// When it was taken.
     pub taken_at: Timestamp,
+}
+
+impl Finding {
+    fn key(&self) -> (Uuid, i32, u64) {
+        (self.session_id, self.seed_no, self.nonce)
+    }
 }
 
 impl Report {
@@ -231,8 +236,10 @@ impl Counts {
         report.custom += custom;
         report.mismatched += mismatched;
         report.corrupt += corrupt;
-        let room = LISTED_MAX - report.findings.len();
-        report.findings.extend(findings.into_iter().take(room));
+        report.findings.extend(findings);
+        // Pieces end in any order; the same findings are listed all the same.
+        report.findings.sort_by_key(Finding::key);
+        report.findings.truncate(LISTED_MAX);
         for (all, more) in [(&mut self.results, results), (&mut self.voided, voided)] {
             for other in more.values() {
                 if let Some(tally) = tally(all, other.subject()) {
@@ -262,7 +269,8 @@ fn tally(tallies: &mut Tallies, subject: Subject) -> Option<&mut Tally> {
 
 /// Checks stored bets against their revealed seeds. `progress` is told how many more were checked.
 ///
-/// Each part is read in a snapshot of its own; bets taken after the check began need not be among them.
+/// Each part is read in a snapshot of its own; bets taken after the check began need not be among them. The reader's pool needs two
+/// connections at least: one half of them read bets, the other what belongs to these.
 ///
 /// # Errors
 /// Nobody of the name asked for, and those of the database. What is wrong with a bet is no error but a finding.
@@ -274,20 +282,16 @@ pub async fn verify(
 ) -> Result<Report, VerifyError> {
     let mut tx = reader.snapshot("verify.start").await?;
     let signers = Arc::new(tx.signers().await?);
-    let end = tx.scan_end(filter.to).await?;
-    tx.rollback().await;
     let parts = match whose {
-        Whose::All => time_parts(reader, filter, end).boxed(),
+        Whose::All => stream::iter(tx.scan_cuts(filter).await?.into_iter().map(Ok)).boxed(),
         Whose::Session(session_id) => {
-            let mut tx = reader.snapshot("verify.session").await?;
             tx.session(*session_id).await?.ok_or(VerifyError::SessionNotFound(*session_id))?;
-            session_parts(reader, *session_id, None).boxed()
+            stream::iter([Ok(Part::Session { session_id: *session_id, seed_no: None })]).boxed()
         }
         Whose::Commitment(commitment) => {
-            let mut tx = reader.snapshot("verify.commitment").await?;
             let found = tx.find_commitment(commitment).await?;
             let (session_id, seed_no) = found.ok_or(VerifyError::CommitmentNotFound(*commitment))?;
-            session_parts(reader, session_id, Some(seed_no)).boxed()
+            stream::iter([Ok(Part::Session { session_id, seed_no: Some(seed_no) })]).boxed()
         }
         Whose::Player(player_ref) => {
             let first = sessions_of(reader, player_ref, None).await?;
@@ -297,52 +301,29 @@ pub async fn verify(
             player_parts(reader, player_ref).boxed()
         }
     };
+    tx.rollback().await;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let checked = parts
-        .map(|part| {
-            let signers = Arc::clone(&signers);
-            async move { check_part(reader, part?, filter, signers).await }
-        })
-        // In order, so that two runs list the same findings; one more than there are cores, which then need not wait for PostgreSQL.
-        .buffered(cores + 1);
-    let mut checked = std::pin::pin!(checked);
-    let mut counts = Counts::default();
-    while let Some((part, bets)) = checked.try_next().await? {
-        counts.add(part);
-        progress(bets);
-    }
+    let readers = cores.min(reader.connections_max() as usize / 2).max(1);
+    let (pieces, mut read) = mpsc::channel(cores);
+    let reading = async move {
+        let all = parts.map(|part| async { read_part(reader, part?, filter, &pieces).await }).buffer_unordered(readers);
+        all.try_collect::<()>().await
+    };
+    let checking = async {
+        let checked = stream::poll_fn(|context| read.poll_recv(context))
+            .map(|piece| check_piece(reader, piece, &signers))
+            // One more than there are cores, which then need not wait for PostgreSQL.
+            .buffer_unordered(cores + 1);
+        let mut checked = std::pin::pin!(checked);
+        let mut counts = Counts::default();
+        while let Some((piece, bets)) = checked.try_next().await? {
+            counts.add(piece);
+            progress(bets);
+        }
+        Ok::<_, VerifyError>(counts)
+    };
+    let ((), counts) = tokio::try_join!(reading, checking)?;
     Ok(counts.finish())
-}
-
-/// All bets of a time, cut into parts.
-fn time_parts<'a>(
-    reader: &'a Reader,
-    filter: &'a ScanFilter,
-    end: Option<DateTime<Utc>>,
-) -> impl Stream<Item = Result<Part, DbError>> + Send + 'a {
-    let start = filter.from.unwrap_or(DateTime::UNIX_EPOCH);
-    stream::try_unfold(start, move |from| async move {
-        let Some(end) = end.filter(|end| from < *end) else { return Ok(None) };
-        let mut tx = reader.snapshot("verify.cut").await?;
-        let to = tx.scan_part_end(from, end, filter.game.as_ref(), PART).await?;
-        tx.rollback().await;
-        Ok(Some((Part::Time { from, to }, to)))
-    })
-}
-
-/// The bets of a session, or of one of its seeds, cut into parts.
-fn session_parts(
-    reader: &Reader,
-    session_id: Uuid,
-    seed_no: Option<i32>,
-) -> impl Stream<Item = Result<Part, DbError>> + Send + '_ {
-    stream::try_unfold(Some((seed_no.unwrap_or(-1), -1)), move |above| async move {
-        let Some(above) = above else { return Ok(None) };
-        let mut tx = reader.snapshot("verify.cut").await?;
-        let up_to = tx.scan_session_part_end(session_id, seed_no, above, PART).await?;
-        tx.rollback().await;
-        Ok(Some((Part::Session { session_id, seed_no, above, up_to }, up_to)))
-    })
 }
 
 fn player_parts<'a>(
@@ -354,7 +335,7 @@ fn player_parts<'a>(
         let last = page.last().copied();
         Ok::<_, DbError>(last.map(|last| (stream::iter(page.into_iter().map(Ok::<_, DbError>)), Some(last))))
     });
-    sessions.try_flatten().map_ok(move |session_id| session_parts(reader, session_id, None)).try_flatten()
+    sessions.try_flatten().map_ok(|session_id| Part::Session { session_id, seed_no: None })
 }
 
 async fn sessions_of(reader: &Reader, player_ref: &PlayerRef, after: Option<Uuid>) -> Result<Vec<Uuid>, DbError> {
@@ -364,22 +345,33 @@ async fn sessions_of(reader: &Reader, player_ref: &PlayerRef, after: Option<Uuid
     Ok(page)
 }
 
-/// Reads a part and checks it; gives how many bets it has.
-async fn check_part(
+async fn read_part(
     reader: &Reader,
     part: Part,
     filter: &ScanFilter,
-    signers: Arc<HashMap<i32, [u8; 32]>>,
+    pieces: &mpsc::Sender<Scan>,
+) -> Result<(), VerifyError> {
+    let mut tx = reader.scan_snapshot("verify.read").await?;
+    tx.scan(&part, filter, pieces).await?;
+    tx.rollback().await;
+    Ok(())
+}
+
+/// Checks a piece; gives how many bets it has.
+async fn check_piece(
+    reader: &Reader,
+    piece: Scan,
+    signers: &Arc<HashMap<i32, [u8; 32]>>,
 ) -> Result<(Counts, u64), VerifyError> {
-    let mut tx = reader.snapshot("verify.part").await?;
-    let scan = tx.scan(&part, filter).await?;
-    let (scan, seeds) = tokio::task::spawn_blocking(move || {
-        let seeds = scan.seeds();
-        (scan, seeds)
+    let (piece, seeds) = tokio::task::spawn_blocking(move || {
+        let seeds = piece.seeds();
+        (piece, seeds)
     })
     .await?;
+    let mut tx = reader.snapshot("verify.check").await?;
     let seeds = tx.scanned_seeds(&seeds).await?;
-    let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&scan, seeds, &signers)).await??;
+    let signers = Arc::clone(signers);
+    let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
     for keys in closer.chunks(1_000) {
         let rows = rows_at(&mut tx, keys).await?;
         counts = tokio::task::spawn_blocking(move || {
@@ -417,8 +409,8 @@ fn quick(
 ) -> Result<(Counts, Vec<BetKey>, u64), DbError> {
     let mut counts = Counts::default();
     let (mut closer, mut bets) = (Vec::new(), 0);
-    let seeds: HashMap<(Uuid, i32), Seed> = seeds.into_iter().map(|(key, seed)| (key, Seed::new(seed))).collect();
-    let (mut plays, mut last) = (HashMap::new(), None);
+    let seeds: HashMap<_, _, RandomState> = seeds.into_iter().map(|(key, seed)| (key, Seed::new(seed))).collect();
+    let (mut plays, mut last) = (HashMap::with_hasher(RandomState::default()), None);
     let mut tallies: Vec<Tally> = Vec::new();
     for bet in scan.bets() {
         let (key, bet) = bet?;
@@ -487,21 +479,21 @@ fn confirm(
     play: &Play,
     signers: &HashMap<i32, [u8; 32]>,
 ) -> Option<Confirmed> {
-    let (result_text, cursor) = bet.result.filter(|_| bet.kind == BetKind::Played)?;
+    // Only a bet that was played at once has a result of its own: the table's constraint `bets_result_when_played`.
+    let (result_text, cursor) = bet.result?;
     let result = seed.pair.as_ref().map(|pair| play.result(pair, key.nonce));
     let exact = result.as_ref().is_none_or(|result| result.is_canonical(result_text))
-        && u32::try_from(cursor) == Ok(play.cursor())
-        && bet.taken_at_us >= 0;
+        && u32::try_from(cursor) == Ok(play.cursor());
     if !exact {
         return None;
     }
-    if let Some((bytes, signing_key_no)) = bet.signature {
+    if let Some(signature) = bet.signature {
         let ScannedSeed { commitment, client_seed, .. } = &seed.public;
-        let at_ms = bet.taken_at_us / 1_000;
+        let at_ms = signature.taken_at_us.div_euclid(1_000);
         let mut record = Record::of_play(play, *commitment, client_seed.clone(), key.nonce, at_ms);
         let result = json::parse(result_text, json::Limits::RECORD).ok()?;
         record.outcome = Some(Outcome { cursor: play.cursor(), result });
-        if !signature::verify(record.payload().as_bytes(), bytes, signers.get(&signing_key_no)?) {
+        if !signature::verify(record.payload().as_bytes(), signature.bytes, signers.get(&signature.signing_key_no)?) {
             return None;
         }
     }

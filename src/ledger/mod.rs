@@ -147,7 +147,7 @@ impl Ledger {
     /// On a migrated database.
     pub fn new(store: Datastore, settings: LedgerSettings) -> Self {
         let group = settings.group.clone();
-        let group = group.map(|group| Group::new(store.clone(), spends::SpendGroup, group, Routing::Any));
+        let group = group.map(|group| Group::new(store.clone(), spends::SpendGroup::default(), group, Routing::Any));
         Self { inner: Arc::new(Inner { store, settings, group, counters: sweep::Counters::default() }) }
     }
 

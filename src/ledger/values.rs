@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use chrono::{DateTime, Datelike as _, SubsecRound as _, Utc};
 use serde::{Serialize, Serializer};
-use uuid::{Uuid, Variant};
+use uuid::{Builder, Uuid, Variant};
 
 use crate::db::spends::SpendRow;
 
@@ -104,7 +104,8 @@ pub struct SpendId(Uuid);
 impl SpendId {
     /// A new one.
     pub fn random() -> Self {
-        Self(Uuid::new_v4())
+        // By this thread's generator, which asks the kernel for randomness now and then instead of every time.
+        Self(Builder::from_random_bytes(rand::random()).into_uuid())
     }
 
     /// The UUID, to be sent and stored.

@@ -165,6 +165,43 @@ async fn filters_leave_only_what_they_name() {
     assert!(report.starts_with(r#"{"verified":12,"notRevealed":4,"void":2,"custom":2,"#), "{report}");
 }
 
+/// More bets than one piece holds, some of them in one instant, with statistics of a part of them and with none.
+#[tokio::test]
+async fn each_bet_is_checked_once_however_history_is_cut() {
+    const MORE: u64 = 45_000;
+    let db = TestDb::new().await;
+    let session = history(&db).await;
+    let copy = |first: u64, time: &str| {
+        format!(
+            "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, taken_at, result, cursor)
+             SELECT session_id, seed_no, number, 'n' || number, kind, game, params, {time}, result, cursor
+             FROM fairledger.bets, generate_series({first}, {first} + {MORE} / 2 - 1) AS number WHERE bet_ref = 'live'"
+        )
+    };
+    let mut owner = db.owner().await;
+    owner
+        .execute(sqlx::AssertSqlSafe(copy(1_000, "taken_at - interval '1 hour' + number * interval '1 microsecond'")))
+        .await
+        .unwrap();
+    let check = async |args: &[&str]| {
+        let mut command = on(&db, &[&["verify", "--json"], args].concat());
+        // Fewer connections than a check needs are made to be enough.
+        command.env("FAIRLEDGER_POOL_SIZE", "1");
+        serde_json::from_str::<Value>(&done(command).await.succeeded().out).unwrap()
+    };
+    assert_eq!(check(&[]).await["notRevealed"], MORE / 2 + 2);
+    owner.execute("ANALYZE fairledger.bets").await.unwrap();
+    owner.execute(sqlx::AssertSqlSafe(copy(100_000, "taken_at + interval '1 hour'"))).await.unwrap();
+    let live = session["commitment"].as_str().unwrap();
+    for args in [&[][..], &["--session", id(&session)], &["--commitment", live]] {
+        let report = check(args).await;
+        assert_eq!(report["notRevealed"], MORE + 2, "{args:?}: {report}");
+    }
+    assert_eq!(check(&["--game", "dice"]).await["notRevealed"], MORE + 1);
+    let now = chrono::Utc::now().to_rfc3339();
+    assert_eq!(check(&["--game", "dice", "--from", &now]).await["notRevealed"], MORE / 2);
+}
+
 #[tokio::test]
 async fn verifying_nobody_is_an_error() {
     let db = TestDb::new().await;

@@ -180,6 +180,7 @@ async fn i13_no_log_and_no_error_carries_a_nonce_or_a_spend_id() {
     server.stop().await.unwrap();
     let log = std::fs::read_to_string(folder.path().join("pg.log")).unwrap();
     assert!(!found(&log, &self::secrets(&[betrayed])).is_empty(), "the log was not looked at:\n{log}");
+    assert_eq!(log.matches("duplicate key value").count(), 1, "only the raw statement's:\n{log}");
     assert!(log.contains("deadlock detected") && log.contains("lock timeout"), "PostgreSQL's log:\n{log}");
     assert!(log.contains("INSERT INTO fairledger.spends"), "it logs statements that fail:\n{log}");
     assert_eq!(found(&log, &secrets), [""; 0], "PostgreSQL's log:\n{log}");
