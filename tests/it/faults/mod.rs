@@ -276,7 +276,8 @@ impl Told {
             let wrong: i64 = sqlx::query_scalar(query).fetch_one(&mut *owner).await.unwrap();
             assert_eq!(wrong, 0, "{what}");
         }
-        for (nonce, spend_id) in self.spends.lock().unwrap().clone() {
+        let (spends, bets) = (self.spends.lock().unwrap().clone(), self.bets.lock().unwrap().clone());
+        for (nonce, spend_id) in spends {
             let stored: Option<Uuid> =
                 sqlx::query_scalar("SELECT spend_id FROM fairledger.spends WHERE nonce = decode($1, 'hex')")
                     .bind(&nonce)
@@ -285,7 +286,7 @@ impl Told {
                     .unwrap();
             assert_eq!(stored.map(|id| id.to_string()), Some(spend_id), "I1: the acknowledged spend of {nonce}");
         }
-        for ((session, bet_ref), record) in self.bets.lock().unwrap().clone() {
+        for ((session, bet_ref), record) in bets {
             let stored: Option<i64> =
                 sqlx::query_scalar("SELECT nonce FROM fairledger.bets WHERE session_id = $1::uuid AND bet_ref = $2")
                     .bind(&session)
