@@ -136,6 +136,8 @@ async fn killed_at_each_step_of_a_sweep_no_token_is_acceptable_again_i2() {
         assert_eq!((status, &answer["code"]), (410, &json!("key_expired")), "{answer}");
     }
     killing.db.wait_until("SELECT count(*) = 10 FROM fairledger.token_keys WHERE state = 'swept'").await;
+    // The rows go after the key is known to be swept.
+    killing.db.wait_until("SELECT count(*) = 0 FROM fairledger.spends JOIN fairledger.token_keys USING (key_no) WHERE state = 'swept'").await;
     killing.prove().await;
 }
 
