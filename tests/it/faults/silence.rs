@@ -116,3 +116,25 @@ async fn bytes_that_trickle_or_come_late_and_resets_change_nothing_but_the_time(
     }
     told.prove(&mut owner).await;
 }
+
+/// Each meets silence after its transaction has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn look_ups_of_tokens_that_meet_silence_give_their_places_back_i12() {
+    let http = HttpSettings { request_timeout: Duration::from_millis(500), ..HttpSettings::default() };
+    // A connection for each, since one that is silent is out of use for some seconds.
+    let stage = Stage::with(PoolSettings { connections_max: 16, ..impatient() }, true, http).await;
+    stage.proxy.vanish_instead_of_cuts();
+    let ask = || async {
+        let made_up = fairledger::http::auth::ApiToken::generate();
+        let stranger = Caller::at(&format!("http://{}", stage.address), made_up.expose());
+        stranger.call("GET", "/v1/sessions?playerRef=p", None).await
+    };
+    // More than look-ups have places.
+    for _ in 0..10 {
+        stage.proxy.cut_at_number(1, true);
+        let (status, problem) = ask().await;
+        assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
+        assert!(!stage.proxy.disarm(), "nothing was cut");
+    }
+    assert_eq!(ask().await.0, 401);
+}
