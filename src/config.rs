@@ -171,6 +171,7 @@ impl Settings {
                 connections_max: read.required("pool-size", |text| values::integer(text, 1, 1_000))?,
                 acquire_timeout: read.required("acquire-timeout", |text| timeout.read(text))?,
                 statement_timeout: read.required("statement-timeout", |text| timeout.read(text))?,
+                transaction_timeout: read.required("transaction-timeout", |text| timeout.read(text))?,
                 lock_timeout: read.required("lock-timeout", |text| timeout.read(text))?,
                 slow_transaction: read.required("slow-transaction", |text| timeout.read(text))?,
                 transaction_pooler: read.required("transaction-pooler", values::boolean)?,

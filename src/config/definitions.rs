@@ -288,6 +288,15 @@ pub const DEFINITIONS: &[Definition] = &[
         DATABASE,
         "Transactions that take longer are logged, by name",
     ),
+    plain(
+        "transaction-timeout",
+        "FAIRLEDGER_TRANSACTION_TIMEOUT",
+        "TIME",
+        Some("20s"),
+        DATABASE,
+        "How long a change may take up to its commit, and then its commit, the wait for a standby included, until its connection is \
+         given up",
+    ),
     switch(
         "transaction-pooler",
         "FAIRLEDGER_TRANSACTION_POOLER",

@@ -41,6 +41,7 @@ fn defaults_are_those_of_the_services() {
     assert_eq!(pool.connections_max, default.connections_max);
     assert_eq!(pool.acquire_timeout, default.acquire_timeout);
     assert_eq!(pool.statement_timeout, default.statement_timeout);
+    assert_eq!(pool.transaction_timeout, default.transaction_timeout);
     assert_eq!(pool.lock_timeout, default.lock_timeout);
     assert_eq!(pool.transaction_pooler, default.transaction_pooler);
     assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");

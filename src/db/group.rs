@@ -228,7 +228,9 @@ async fn next_batch<W: Work>(
 async fn commit<W: Work>(work: &W, writer: &mut Writer, items: &[W::Item]) -> Result<Vec<Reply<W::Answer>>, DbError> {
     let mut attempt = 1;
     loop {
-        let error = match work.commit(writer, items).await {
+        let time = writer.batch_timeout();
+        let committed = tokio::time::timeout(time, work.commit(writer, items)).await;
+        let error = match committed.unwrap_or_else(|_| Err(writer.give_up())) {
             Ok(replies) if replies.len() == items.len() => return Ok(replies),
             Ok(_) => DbError::OutcomeUnknown("a batch with another number of answers".to_owned()),
             Err(error) => error,

@@ -19,6 +19,7 @@ pub mod fence;
 pub mod group;
 pub mod history;
 pub mod keys;
+mod lease;
 pub mod migrate;
 pub mod outcomes;
 pub mod pending;
@@ -45,10 +46,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 pub(crate) use decode::corrupt;
 use fence::{Fence, FenceError, FenceSettings};
+use lease::Lease;
 use stats::{Kind, Stats, StoreStats, Timed};
 
 /// How many times a transaction is tried in all when PostgreSQL reports a serialization failure or a deadlock.
@@ -67,6 +69,9 @@ pub struct PoolSettings {
     pub lock_timeout: Duration,
     /// A transaction that takes longer is logged, by name.
     pub slow_transaction: Duration,
+    /// How long a change may take up to its commit, and then its commit, the wait for a standby included. After that the connection is
+    /// given up: its other end may be gone without a word.
+    pub transaction_timeout: Duration,
     /// The connection goes through a transaction-pooling PgBouncer: no named statements, nothing left in the session.
     pub transaction_pooler: bool,
 }
@@ -79,6 +84,7 @@ impl Default for PoolSettings {
             statement_timeout: Duration::from_secs(10),
             lock_timeout: Duration::from_secs(5),
             slow_transaction: Duration::from_secs(1),
+            transaction_timeout: Duration::from_secs(20),
             transaction_pooler: false,
         }
     }
@@ -181,6 +187,7 @@ pub struct Datastore {
     begin: String,
     acquire_timeout: Duration,
     statement_timeout: Duration,
+    transaction_timeout: Duration,
     transaction_pooler: bool,
     /// The recovery epoch that changes are made in, as last seen.
     epoch: Arc<AtomicI32>,
@@ -203,6 +210,10 @@ fn pool_options(url: &str, settings: &PoolSettings) -> Result<(PgPoolOptions, Pg
     Ok((pool, options))
 }
 
+/// Behind a transaction pooler: the driver names its statements even when it keeps none, and the session has names of other clients. So every
+/// transaction starts with none, and no statement runs outside one.
+const FORGET_STATEMENTS: &str = "; DEALLOCATE ALL";
+
 impl Datastore {
     /// Opens the pool.
     ///
@@ -218,16 +229,18 @@ impl Datastore {
         // round trip. The idle limit frees the locks of a transaction whose client vanished.
         let begin = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
-             SET LOCAL idle_in_transaction_session_timeout = {}",
+             SET LOCAL idle_in_transaction_session_timeout = {}{}",
             settings.statement_timeout.as_millis(),
             settings.lock_timeout.as_millis(),
             (settings.statement_timeout * 2).as_millis(),
+            if settings.transaction_pooler { FORGET_STATEMENTS } else { "" },
         );
         Self {
             pool,
             begin,
             acquire_timeout: settings.acquire_timeout,
             statement_timeout: settings.statement_timeout,
+            transaction_timeout: settings.transaction_timeout,
             transaction_pooler: settings.transaction_pooler,
             epoch: Arc::default(),
             fence: None,
@@ -304,9 +317,9 @@ impl Datastore {
         if let Some(fence) = &self.fence {
             fence.ready().await?;
         }
-        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(self.begin.clone())).await;
-        let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, timed: self.stats.begun(name), fence: self.fence.clone(), access: PhantomData })
+        let inner = self.lease(self.begin.clone()).await?;
+        let timed = self.stats.begun(name);
+        Ok(Tx { inner, timed, timeout: self.transaction_timeout, fence: self.fence.clone(), access: PhantomData })
     }
 
     /// Begins a read-only transaction that sees one snapshot throughout, for answers put together from several rows.
@@ -320,9 +333,17 @@ impl Datastore {
     /// The same with more settings for its length.
     async fn snapshot_with(&self, name: &'static str, settings: &str) -> Result<Tx<Look>, DbError> {
         let begin = self.begin.replacen("READ COMMITTED", "REPEATABLE READ READ ONLY", 1) + settings;
-        let inner = self.pool.begin_with(sqlx::AssertSqlSafe(begin)).await;
-        let inner = inner.map_err(|error| self.no_connection(error))?;
-        Ok(Tx { inner, timed: self.stats.begun(name), fence: None, access: PhantomData })
+        let inner = self.lease(begin).await?;
+        let timed = self.stats.begun(name);
+        Ok(Tx { inner, timed, timeout: self.transaction_timeout, fence: None, access: PhantomData })
+    }
+
+    /// A connection of the pool's in which a transaction has begun.
+    async fn lease(&self, begin: String) -> Result<Lease, DbError> {
+        let connection = self.pool.acquire().await.map_err(|error| self.no_connection(error))?;
+        let mut lease = Lease::new(connection);
+        lease.begin(begin, self.acquire_timeout).await?;
+        Ok(lease)
     }
 
     /// A connection of its own for one transaction after the other, made when it is first used. It waits for locks no longer than
@@ -347,7 +368,14 @@ impl Datastore {
     /// # Errors
     /// Whatever keeps it from answering.
     pub async fn ping(&self) -> Result<(), DbError> {
-        Ok(self.pool.acquire().await?.ping().await?)
+        let mut lease = Lease::new(self.pool.acquire().await?);
+        match tokio::time::timeout(self.acquire_timeout, lease.ping()).await {
+            Ok(pinged) => Ok(pinged?),
+            Err(_) => {
+                lease.throw_away();
+                Err(no_answer())
+            }
+        }
     }
 
     /// Closes the pool, waiting for transactions under way.
@@ -469,8 +497,9 @@ impl Access for Look {}
 /// A transaction. Dropped without [`Tx::commit`] it is rolled back.
 #[derive(Debug)]
 pub struct Tx<A: Access = Change> {
-    inner: Transaction<'static, Postgres>,
+    inner: Lease,
     timed: Timed,
+    timeout: Duration,
     fence: Option<Arc<Fence>>,
     access: PhantomData<A>,
 }
@@ -484,14 +513,40 @@ impl Tx {
         let name = self.timed.name();
         let _commit = self.timed.commit(Kind::Single);
         let ticket = match self.fence.take() {
-            Some(fence) => fence.count(&mut self.inner).await?,
+            Some(fence) => {
+                let counted = tokio::time::timeout(self.timeout, fence.count(&mut self.inner)).await;
+                counted.unwrap_or_else(|_| Err(self.give_up()))?
+            }
             None => None,
         };
-        let committed = self.inner.commit().await.map_err(|error| commit_error(name, error));
+        let committed = match tokio::time::timeout(self.timeout, self.inner.execute("COMMIT")).await {
+            Ok(Ok(_)) => {
+                self.inner.ended();
+                Ok(())
+            }
+            Ok(Err(error)) => Err(commit_error(name, error)),
+            Err(_) => {
+                tracing::warn!(transaction = name, "a commit got no answer in time: its connection is given up");
+                self.inner.throw_away();
+                Err(DbError::OutcomeUnknown("the commit got no answer in time".to_owned()))
+            }
+        };
         match ticket {
             Some(ticket) => ticket.settle(committed).await,
             None => committed,
         }
+    }
+
+    /// Before its commit: the connection is thrown away, and so nothing was persisted.
+    pub(crate) fn give_up(&mut self) -> DbError {
+        tracing::warn!(transaction = self.timed.name(), "a transaction took too long: its connection is given up");
+        self.inner.throw_away();
+        no_answer()
+    }
+
+    /// How long it may take up to its commit.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The connection, for what also runs inside a caller's own transaction.
@@ -503,11 +558,16 @@ impl Tx {
 impl<A: Access> Tx<A> {
     /// Rolls back at once, so that locks are free before the caller goes on. A failure is no news: the connection is gone, and its
     /// transaction with it.
-    pub async fn rollback(self) {
+    pub async fn rollback(mut self) {
         if let Err(error) = self.inner.rollback().await {
             tracing::debug!(transaction = self.timed.name(), %error, "rollback on a lost connection");
         }
     }
+}
+
+/// The database kept silent for too long. Nothing was persisted.
+fn no_answer() -> DbError {
+    DbError::Unavailable("the database did not answer in time".to_owned())
 }
 
 /// What a commit that failed came to.
@@ -543,19 +603,21 @@ macro_rules! transaction {
         let mut attempt = 1;
         loop {
             let mut owned = $store.begin($name).await?;
+            let timeout = owned.timeout();
             let done = {
                 let $tx = &mut owned;
-                $body
+                tokio::time::timeout(timeout, async { $body }).await
             };
             let error = match done {
-                Ok(value) => match owned.commit().await {
+                Ok(Ok(value)) => match owned.commit().await {
                     Ok(()) => break Ok(value),
                     Err(error) => error.into(),
                 },
-                Err(error) => {
+                Ok(Err(error)) => {
                     owned.rollback().await;
                     error
                 }
+                Err(_) => owned.give_up().into(),
             };
             if !$crate::db::MaybeConflict::is_conflict(&error) || attempt == $crate::db::ATTEMPTS_MAX {
                 break Err(error);

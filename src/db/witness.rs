@@ -1,6 +1,6 @@
 //! The witness rows: how far each writer of each instance has come, as the database knows it.
 //!
-//! Serves I10: [`count`] is the guard of every fenced commit. Whatever joins or recovers takes one lock, so that a recovery meets every
+//! Serves I10: `count` is the guard of every fenced commit. Whatever joins or recovers takes one lock, so that a recovery meets every
 //! row that there is.
 
 use chrono::{DateTime, Utc};

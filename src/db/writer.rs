@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::fence::Fence;
 use super::stats::{Kind, Timed};
-use super::{Datastore, DbError, commit_error};
+use super::{Datastore, DbError, FORGET_STATEMENTS, commit_error, no_answer};
 
 /// A connection that begins one transaction after the other.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub struct Writer {
     connection: Option<PgConnection>,
     /// A transaction was begun and not ended: its connection is good for nothing else.
     open: bool,
+    /// COMMIT was sent, and its answer has not come or was not yet witnessed.
+    committing: bool,
 }
 
 impl Writer {
@@ -45,9 +47,12 @@ impl Writer {
             let _ = write!(stated, "{set} {name} = {value}; ");
         }
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
-        let (session, begin) =
-            if store.transaction_pooler { (String::new(), format!("{begin}; {stated}")) } else { (stated, begin) };
-        Self { store, session, begin, connection: None, open: false }
+        let (session, begin) = if store.transaction_pooler {
+            (String::new(), format!("{begin}; {stated}{}", FORGET_STATEMENTS.trim_start_matches("; ")))
+        } else {
+            (stated, begin)
+        };
+        Self { store, session, begin, connection: None, open: false, committing: false }
     }
 
     /// Begins a transaction. The name is for logs and metrics.
@@ -58,14 +63,16 @@ impl Writer {
         if let Some(fence) = &self.store.fence {
             fence.ready().await?;
         }
+        self.committing = false;
         if std::mem::replace(&mut self.open, true) {
             self.connection = None;
         }
         // A connection at rest may have been lost since. Nothing is in it, so another one will do.
         let kept = match self.connection.take() {
             Some(mut connection) => {
-                let begun = connection.execute(sqlx::AssertSqlSafe(self.begin.clone())).await;
-                begun.is_ok().then_some(connection)
+                let begun = connection.execute(sqlx::AssertSqlSafe(self.begin.clone()));
+                let begun = tokio::time::timeout(self.store.acquire_timeout, begun).await;
+                matches!(begun, Ok(Ok(_))).then_some(connection)
             }
             None => None,
         };
@@ -74,8 +81,13 @@ impl Writer {
             None => self.connect_and_begin().await?,
         };
         let connection = self.connection.insert(connection);
-        let timed = self.store.stats.begun(name);
-        Ok(BatchTx { connection, open: &mut self.open, timed, fence: self.store.fence.as_ref() })
+        Ok(BatchTx {
+            connection,
+            open: &mut self.open,
+            committing: &mut self.committing,
+            timed: self.store.stats.begun(name),
+            fence: self.store.fence.as_ref(),
+        })
     }
 
     async fn connect_and_begin(&self) -> Result<PgConnection, DbError> {
@@ -93,12 +105,29 @@ impl Writer {
         }
     }
 
+    /// How long a batch may take in all.
+    pub(super) fn batch_timeout(&self) -> Duration {
+        self.store.transaction_timeout
+    }
+
+    /// Throws the connection away in the middle of a batch that took too long; says what became of it.
+    pub(super) fn give_up(&mut self) -> DbError {
+        tracing::warn!("a batch got no answer in time: its connection is given up");
+        self.connection = None;
+        if std::mem::take(&mut self.committing) {
+            DbError::OutcomeUnknown("the commit got no answer in time".to_owned())
+        } else {
+            no_answer()
+        }
+    }
+
     /// Says goodbye to the server.
     pub async fn close(mut self) {
-        if let Some(connection) = self.connection.take()
-            && let Err(error) = connection.close().await
-        {
-            tracing::debug!(%error, "closing a writer's connection");
+        let Some(connection) = self.connection.take() else { return };
+        match tokio::time::timeout(self.store.acquire_timeout, connection.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "closing a writer's connection"),
+            Err(_) => tracing::debug!("a writer's connection did not close in time"),
         }
     }
 }
@@ -108,6 +137,7 @@ impl Writer {
 pub struct BatchTx<'w> {
     connection: &'w mut PgConnection,
     open: &'w mut bool,
+    committing: &'w mut bool,
     timed: Timed,
     fence: Option<&'w Arc<Fence>>,
 }
@@ -130,6 +160,7 @@ impl BatchTx<'_> {
                 return Err(error);
             }
         };
+        *self.committing = true;
         let committed = match self.connection.execute("COMMIT").await {
             Ok(_) => {
                 *self.open = false;

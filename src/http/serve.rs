@@ -84,7 +84,7 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             router: router.clone(),
             watcher: graceful.watcher(),
             tls: tls.clone(),
-            handshake_timeout: settings.header_timeout,
+            header_timeout: settings.header_timeout,
             metrics: Arc::clone(app.metrics()),
         };
         tokio::spawn(async move {
@@ -109,7 +109,7 @@ struct Connection {
     router: Router,
     watcher: Watcher,
     tls: Option<Tls>,
-    handshake_timeout: Duration,
+    header_timeout: Duration,
     metrics: Arc<Metrics>,
 }
 
@@ -120,7 +120,7 @@ impl Connection {
         match &self.tls {
             None => self.serve(stream).await,
             Some(tls) => {
-                if let Some(stream) = tls.accept(stream, self.handshake_timeout, &self.metrics).await {
+                if let Some(stream) = tls.accept(stream, self.header_timeout, &self.metrics).await {
                     self.serve(stream).await;
                 }
             }
@@ -128,21 +128,29 @@ impl Connection {
     }
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let cut = Cut::default();
+        let (cut, asked) = (Cut::default(), CancellationToken::new());
         let service = TowerToHyperService::new(self.router.map_request({
-            let cut = cut.clone();
+            let (cut, asked) = (cut.clone(), asked.clone());
             move |mut request: Request<_>| {
+                asked.cancel();
                 request.extensions_mut().insert(cut.clone());
                 request
             }
         }));
         let connection = self.builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        // The time for headers begins only when it is known which HTTP is spoken: until then nobody else looks at the clock.
+        let nothing_asked = async {
+            if tokio::time::timeout(self.header_timeout, asked.cancelled()).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
         tokio::select! {
             ended = self.watcher.watch(connection) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended early");
                 }
             }
+            () = nothing_asked => tracing::debug!("a connection that asked for nothing was closed"),
             () = cut.0.cancelled() => tracing::debug!("a connection was cut: its client takes nothing"),
         }
     }

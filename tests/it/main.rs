@@ -3,6 +3,7 @@
 mod architecture;
 mod cli;
 mod embedded;
+mod faults;
 mod fence;
 mod gfs;
 mod harness;

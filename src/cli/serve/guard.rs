@@ -13,6 +13,9 @@ use crate::db::server::ServerState;
 /// How often the service looks whether the database lacks something, or a recovery was made.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long one look may take: a database whose host vanished says nothing.
+const LOOK_MAX: Duration = Duration::from_secs(30);
+
 /// Checks the server, and says what may be lost by what.
 ///
 /// # Errors
@@ -64,8 +67,10 @@ pub(super) async fn watch(store: Datastore, stop: CancellationToken) {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(LOOK) => {}
         }
-        if let Err(error) = store.watch().await {
-            tracing::debug!(%error, "the database could not be compared with the witness");
+        match tokio::time::timeout(LOOK_MAX, store.watch()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the database could not be compared with the witness"),
+            Err(_) => tracing::debug!("the database did not answer in time"),
         }
     }
 }

@@ -58,6 +58,9 @@ async fn run_until(seeds: &Seeds, metrics: &Metrics, stop: CancellationToken) {
 /// How often the time is written down up to which all bets are committed.
 const HORIZON_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long that may take.
+const HORIZON_MAX: Duration = Duration::from_secs(60);
+
 /// Keeps that time going until the stop.
 pub(super) async fn keep_horizon(seeds: Seeds, stop: CancellationToken) {
     loop {
@@ -67,11 +70,12 @@ pub(super) async fn keep_horizon(seeds: Seeds, stop: CancellationToken) {
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            done = seeds.advance_horizon() => {
-                if let Err(error) = done {
-                    // Readers of a replica see by their answers how far behind it is.
-                    tracing::debug!(%error, "the horizon was not advanced and is tried again");
-                }
+            // A database whose host vanished says nothing.
+            done = tokio::time::timeout(HORIZON_MAX, seeds.advance_horizon()) => match done {
+                Ok(Ok(_)) => {}
+                // Readers of a replica see by their answers how far behind it is.
+                Ok(Err(error)) => tracing::debug!(%error, "the horizon was not advanced and is tried again"),
+                Err(_) => tracing::debug!("the horizon was not advanced in time and is tried again"),
             }
         }
     }

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, PgConnection, PgPool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
@@ -168,6 +168,8 @@ pub(super) struct Fence {
     folder: Folder,
     /// Only for where it leads: whoever waits for a writer holds a connection of the pool, so what lets them go on must not wait for one.
     pool: PgPool,
+    /// What its transactions begin with.
+    begin: String,
     /// At rest.
     own: Mutex<Option<PgConnection>>,
     /// The datastore's.
@@ -189,10 +191,10 @@ impl Fence {
     pub async fn open(store: &Datastore, settings: &FenceSettings) -> Result<Self, FenceError> {
         let writers = settings.writers.max(1);
         let (folder, kept) = Folder::open(&settings.dir, settings.instance.as_deref(), writers)?;
-        let mut connection = store.pool.acquire().await?;
-        let situation = witness::situation(&mut connection).await?;
-        let rows = witness::rows(&mut connection, &folder.instance).await?;
-        drop(connection);
+        let mut tx = store.snapshot("witness.look").await?;
+        let situation = witness::situation(&mut tx.inner).await?;
+        let rows = witness::rows(&mut tx.inner, &folder.instance).await?;
+        tx.rollback().await;
 
         let known = kept.iter().any(Option::is_some);
         if !known && !settings.join && (situation.has_data || !rows.is_empty()) {
@@ -203,6 +205,7 @@ impl Fence {
         let fence = Self {
             folder,
             pool: store.pool.clone(),
+            begin: store.begin.clone(),
             own: Mutex::default(),
             epoch: Arc::clone(&store.epoch),
             standing: RwLock::new(Standing::Serving),
@@ -215,7 +218,7 @@ impl Fence {
         if missing.is_empty() {
             let mut connection = fence.connect().await?;
             fence.start_writers(&mut connection, &kept, &rows).await?;
-            fence.at_rest(connection);
+            fence.keep(connection);
             fence.heed_posted(&situation);
         } else {
             // The writers stay as they are; a recovery lets all of them start anew.
@@ -234,9 +237,8 @@ impl Fence {
         kept: &[Option<Kept>],
         rows: &[Option<Mark>],
     ) -> Result<(), FenceError> {
-        let mut tx = connection.begin().await?;
-        witness::lock(&mut tx).await?;
-        let epoch = witness::situation(&mut tx).await?.epoch;
+        witness::lock(connection).await?;
+        let epoch = witness::situation(connection).await?.epoch;
         let mut started = Vec::new();
         let mut writers = Vec::new();
         let mut marks = Vec::new();
@@ -251,7 +253,7 @@ impl Fence {
                 _ => {
                     let mark = Mark { incarnation: Uuid::new_v4(), epoch, seq: 0 };
                     let slot = kept.map_or(0, |kept| 1 - kept.slot);
-                    witness::start_writer(&mut tx, &self.folder.instance, no, &mark).await?;
+                    witness::start_writer(connection, &self.folder.instance, no, &mark).await?;
                     started.push((no, slot, mark));
                     marks.push(Some(Kept { mark, slot }));
                     writers.push(Writer { no, expected: 0, slot, uncertain: false });
@@ -260,7 +262,7 @@ impl Fence {
         }
         // The database first. When the file does not follow, the file says nothing of a writer, or something of an earlier epoch:
         // either way it starts again.
-        tx.commit().await.map_err(|error| super::commit_error("witness.start", error))?;
+        connection.execute("COMMIT").await.map_err(|error| super::commit_error("witness.start", error))?;
         for (no, slot, mark) in started {
             self.folder.write(no, slot, &mark).await?;
         }
@@ -270,19 +272,28 @@ impl Fence {
         Ok(())
     }
 
-    /// A connection of its own.
+    /// A connection of its own, in a transaction: behind a transaction pooler nothing else stays together.
     async fn connect(&self) -> Result<PgConnection, DbError> {
         let kept = locked(&self.own).take();
         if let Some(mut connection) = kept
-            && connection.ping().await.is_ok()
+            && connection.execute(AssertSqlSafe(self.begin.clone())).await.is_ok()
         {
             return Ok(connection);
         }
-        Ok(self.pool.connect_options().connect().await?)
+        let mut connection = self.pool.connect_options().connect().await?;
+        connection.execute(AssertSqlSafe(self.begin.clone())).await?;
+        Ok(connection)
     }
 
-    /// Keeps a connection whose work is done for the next time.
-    fn at_rest(&self, connection: PgConnection) {
+    /// Commits, and keeps the connection.
+    async fn at_rest(&self, mut connection: PgConnection) -> Result<(), DbError> {
+        connection.execute("COMMIT").await?;
+        self.keep(connection);
+        Ok(())
+    }
+
+    /// Keeps a connection without a transaction for the next time.
+    fn keep(&self, connection: PgConnection) {
         *locked(&self.own) = Some(connection);
     }
 
@@ -341,7 +352,7 @@ impl Fence {
         let posted = self.in_time(async {
             let mut connection = self.connect().await?;
             witness::post(&mut connection, self.instance(), epoch, &reason).await?;
-            self.at_rest(connection);
+            self.at_rest(connection).await?;
             Ok(())
         });
         match posted.await {
@@ -379,7 +390,7 @@ impl Fence {
             FenceError::Db(error) => error,
             error => DbError::Unavailable(error.to_string()),
         })?;
-        self.at_rest(connection);
+        self.keep(connection);
         tracing::warn!(
             instance = self.instance(),
             epoch = situation.epoch,
@@ -404,7 +415,7 @@ impl Fence {
         let mut connection = self.connect().await?;
         let situation = witness::situation(&mut connection).await?;
         let rows = witness::rows(&mut connection, self.instance()).await?;
-        self.at_rest(connection);
+        self.at_rest(connection).await?;
         if situation.epoch > epoch {
             return self.follow().await;
         }

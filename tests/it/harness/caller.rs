@@ -16,7 +16,12 @@ pub struct Caller {
 
 impl Caller {
     pub fn new(service: &Service, token: &str) -> Self {
-        Self { base_url: service.base_url.clone(), token: token.to_owned(), client: reqwest::Client::new() }
+        Self::at(&service.base_url, token)
+    }
+
+    /// Of a service at `http://HOST:PORT`.
+    pub fn at(base_url: &str, token: &str) -> Self {
+        Self { base_url: base_url.to_owned(), token: token.to_owned(), client: reqwest::Client::new() }
     }
 
     pub async fn try_call(

@@ -29,7 +29,7 @@ mod tests;
 pub use caller::{Caller, data_folder, id};
 pub use cluster::Cluster;
 pub use pair::Pair;
-pub use proxy::Proxy;
+pub use proxy::{Pace, Proxy};
 pub use service::Service;
 pub use snapshot::Snapshot;
 pub use standby::{Primary, Standby};

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use sqlx::postgres::PgConnectOptions;
@@ -24,13 +26,44 @@ enum Cut {
     Before,
     /// The message is passed on and carried out; its answer is not passed back.
     After,
+    /// The client's connection ends at once; the server gets the message later, when told.
+    Later,
+}
+
+/// At which statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum At {
+    Text(Vec<u8>),
+    /// So many statements from now on, of whichever connection, come before it.
+    Number(u32),
+}
+
+/// How bytes are passed on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As they come.
+    #[default]
+    Full,
+    /// Each message so much later.
+    Late(Duration),
+    /// Byte by byte, each in a packet of its own.
+    Trickle,
 }
 
 #[derive(Debug)]
 struct Shared {
     target: Mutex<PgConnectOptions>,
     /// The next message that is cut at, of whichever connection.
-    armed: Mutex<Option<(Cut, Vec<u8>)>>,
+    armed: Mutex<Option<(Cut, At)>>,
+    /// In place of a cut at a message the connection stays open and says nothing more.
+    mute: AtomicBool,
+    /// Nothing is passed on in either direction, and nobody is told.
+    silent: watch::Sender<bool>,
+    /// Cuts are resets.
+    resets: AtomicBool,
+    pace: Mutex<Pace>,
+    /// Messages that are to be passed on later may go.
+    later: watch::Sender<bool>,
     /// Counts cuts of everything at once.
     cut_all: watch::Sender<u64>,
     /// Connections cut at a message so far.
@@ -54,6 +87,11 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target: Mutex::new(PgConnectOptions::from_str(url).unwrap()),
             armed: Mutex::new(None),
+            mute: AtomicBool::new(false),
+            silent: watch::Sender::new(false),
+            resets: AtomicBool::new(false),
+            pace: Mutex::default(),
+            later: watch::Sender::new(false),
             cut_all: watch::Sender::new(0),
             cuts: watch::Sender::new(0),
             open: watch::Sender::new(true),
@@ -97,12 +135,62 @@ impl Proxy {
     /// The next time that a client runs a statement whose text contains `needle`, as a simple query or by executing a prepared one, the server
     /// carries it out, and the connection is cut in place of the answer. It happens once.
     pub fn cut_after_client_sends(&self, needle: &[u8]) {
-        *self.shared.armed.lock().unwrap() = Some((Cut::After, needle.to_vec()));
+        *self.shared.armed.lock().unwrap() = Some((Cut::After, At::Text(needle.to_vec())));
     }
 
     /// The same, but the server never gets the statement, only the end of the connection.
     pub fn cut_before(&self, needle: &[u8]) {
-        *self.shared.armed.lock().unwrap() = Some((Cut::Before, needle.to_vec()));
+        *self.shared.armed.lock().unwrap() = Some((Cut::Before, At::Text(needle.to_vec())));
+    }
+
+    /// The same, but the server gets the statement after all, at [`Proxy::deliver`].
+    pub fn cut_and_deliver_later(&self, needle: &[u8]) {
+        self.shared.later.send_replace(false);
+        *self.shared.armed.lock().unwrap() = Some((Cut::Later, At::Text(needle.to_vec())));
+    }
+
+    pub fn deliver(&self) {
+        self.shared.later.send_replace(true);
+    }
+
+    /// Cuts after so many statements more, whatever they are: before the next one, or in place of its answer.
+    pub fn cut_at_number(&self, statements: u32, carried_out: bool) {
+        let cut = if carried_out { Cut::After } else { Cut::Before };
+        *self.shared.armed.lock().unwrap() = Some((cut, At::Number(statements)));
+    }
+
+    /// Whether a cut that was asked for has not happened yet; it does not happen any more.
+    pub fn disarm(&self) -> bool {
+        self.shared.armed.lock().unwrap().take().is_some()
+    }
+
+    /// Connections cut at a message so far.
+    pub fn cuts(&self) -> u64 {
+        *self.shared.cuts.borrow()
+    }
+
+    /// From now on, where a connection would be cut at a message, its host vanishes instead: the connection stays open and nothing more
+    /// comes.
+    pub fn vanish_instead_of_cuts(&self) {
+        self.shared.mute.store(true, Ordering::SeqCst);
+    }
+
+    /// The database's host vanishes: nothing is passed on any more, on old and on new connections, until [`Proxy::speak`].
+    pub fn fall_silent(&self) {
+        self.shared.silent.send_replace(true);
+    }
+
+    pub fn speak(&self) {
+        self.shared.silent.send_replace(false);
+    }
+
+    /// Connections made from now on end by a reset.
+    pub fn reset_instead_of_closing(&self) {
+        self.shared.resets.store(true, Ordering::SeqCst);
+    }
+
+    pub fn pace(&self, pace: Pace) {
+        *self.shared.pace.lock().unwrap() = pace;
     }
 
     /// Waits until that many connections in all were cut at a message.
@@ -139,6 +227,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn forward(client: TcpStream, shared: &Shared) -> io::Result<()> {
     client.set_nodelay(true)?;
+    if shared.resets.load(Ordering::SeqCst) {
+        client.set_zero_linger()?;
+    }
     let target = shared.target.lock().unwrap().clone();
     if let Some(folder) = target.get_socket() {
         let socket = folder.join(format!(".s.PGSQL.{}", target.get_port()));
@@ -164,8 +255,14 @@ async fn exchange(client: TcpStream, server: impl AsyncRead + AsyncWrite, shared
             message = requests.next(), if !complete => {
                 let Some(message) = message? else { return Ok(()) };
                 match statements.running(&message).and_then(|text| shared.take_armed(text)) {
-                    Some(Cut::Before) => {
+                    Some(Cut::Before) => return shared.cut().await,
+                    Some(Cut::Later) => {
+                        drop((requests, to_client));
                         shared.cuts.send_modify(|cuts| *cuts += 1);
+                        shared.later.subscribe().wait_for(|now| *now).await.map_err(io::Error::other)?;
+                        to_server.write_all(&message.bytes).await?;
+                        // Its answer; or the end of the connection, before which it was carried out or not.
+                        answers.next().await?;
                         return Ok(());
                     }
                     Some(Cut::After) => cutting = true,
@@ -175,19 +272,18 @@ async fn exchange(client: TcpStream, server: impl AsyncRead + AsyncWrite, shared
                     owed += 1;
                     complete = cutting;
                 }
-                to_server.write_all(&message.bytes).await?;
+                shared.pass(&message.bytes, &mut to_server).await?;
             }
             message = answers.next() => {
                 let Some(message) = message? else { return Ok(()) };
                 if message.kind == b'Z' {
                     owed = owed.saturating_sub(1);
                     if complete && owed == 0 {
-                        shared.cuts.send_modify(|cuts| *cuts += 1);
-                        return Ok(());
+                        return shared.cut().await;
                     }
                 }
                 if !cutting {
-                    to_client.write_all(&message.bytes).await?;
+                    shared.pass(&message.bytes, &mut to_client).await?;
                 }
             }
         }
@@ -195,9 +291,43 @@ async fn exchange(client: TcpStream, server: impl AsyncRead + AsyncWrite, shared
 }
 
 impl Shared {
+    /// Ends a connection at a message, or says nothing more on it.
+    async fn cut(&self) -> io::Result<()> {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+        if self.mute.load(Ordering::SeqCst) { std::future::pending().await } else { Ok(()) }
+    }
+
+    async fn pass(&self, bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        // Fails only when the proxy is gone.
+        self.silent.subscribe().wait_for(|silent| !silent).await.map_err(io::Error::other)?;
+        let pace = *self.pace.lock().unwrap();
+        match pace {
+            Pace::Full => to.write_all(bytes).await,
+            Pace::Late(by) => {
+                tokio::time::sleep(by).await;
+                to.write_all(bytes).await
+            }
+            Pace::Trickle => {
+                for byte in bytes {
+                    to.write_all(std::slice::from_ref(byte)).await?;
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
+            }
+        }
+    }
+
     fn take_armed(&self, text: &[u8]) -> Option<Cut> {
         let mut armed = self.armed.lock().unwrap();
-        let hit = armed.as_ref().is_some_and(|(_, needle)| holds_words(text, needle));
+        let hit = match armed.as_mut() {
+            None => false,
+            Some((_, At::Text(needle))) => holds_words(text, needle),
+            Some((_, At::Number(0))) => true,
+            Some((_, At::Number(more))) => {
+                *more -= 1;
+                false
+            }
+        };
         if hit { armed.take().map(|(cut, _)| cut) } else { None }
     }
 }
