@@ -5,7 +5,7 @@
 //! judged by [`verify_bet`], which also says what differs. So the quick way can only ever confirm.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
@@ -31,6 +31,8 @@ use crate::seeds::verify::{Verdict, verify_bet};
 const LISTED_MAX: usize = 1_000;
 /// Games, each with its parameters, whose spread is tested at the most; some parameters are fractions, and there is no end of those.
 const SUBJECTS_MAX: usize = 256;
+/// Seeds used from one piece to the next that make a generation; two of them are remembered, each some 10 MB.
+const KNOWN_SEEDS_MAX: usize = 20_000;
 /// Sessions of a player read at once.
 const SESSIONS: i64 = 1_000;
 
@@ -309,9 +311,10 @@ pub async fn verify(
         let all = parts.map(|part| async { read_part(reader, part?, filter, &pieces).await }).buffer_unordered(readers);
         all.try_collect::<()>().await
     };
+    let known = KnownSeeds::default();
     let checking = async {
         let checked = stream::poll_fn(|context| read.poll_recv(context))
-            .map(|piece| check_piece(reader, piece, &signers))
+            .map(|piece| check_piece(reader, piece, &known, &signers))
             // One more than there are cores, which then need not wait for PostgreSQL.
             .buffer_unordered(cores + 1);
         let mut checked = std::pin::pin!(checked);
@@ -361,6 +364,7 @@ async fn read_part(
 async fn check_piece(
     reader: &Reader,
     piece: Scan,
+    known: &KnownSeeds,
     signers: &Arc<HashMap<i32, [u8; 32]>>,
 ) -> Result<(Counts, u64), VerifyError> {
     let (piece, seeds) = tokio::task::spawn_blocking(move || {
@@ -369,7 +373,11 @@ async fn check_piece(
     })
     .await?;
     let mut tx = reader.snapshot("verify.check").await?;
-    let seeds = tx.scanned_seeds(&seeds).await?;
+    let (mut seeds, missing) = known.find(&seeds);
+    if !missing.is_empty() {
+        let read = tx.scanned_seeds(&missing).await?;
+        seeds.extend(known.learn(read));
+    }
     let signers = Arc::clone(signers);
     let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
     for keys in closer.chunks(1_000) {
@@ -404,12 +412,11 @@ async fn rows_at(tx: &mut Tx<Look>, keys: &[BetKey]) -> Result<Vec<(BetKey, Resu
 /// Confirms what is exactly as calculated; gives the places of everything else, and how many bets there were.
 fn quick(
     scan: &Scan,
-    seeds: HashMap<(Uuid, i32), ScannedSeed>,
+    seeds: SeedsByKey,
     signers: &HashMap<i32, [u8; 32]>,
 ) -> Result<(Counts, Vec<BetKey>, u64), DbError> {
     let mut counts = Counts::default();
     let (mut closer, mut bets) = (Vec::new(), 0);
-    let seeds: HashMap<_, _, RandomState> = seeds.into_iter().map(|(key, seed)| (key, Seed::new(seed))).collect();
     let (mut plays, mut last) = (HashMap::with_hasher(RandomState::default()), None);
     let mut tallies: Vec<Tally> = Vec::new();
     for bet in scan.bets() {
@@ -466,6 +473,49 @@ impl Seed {
     }
 }
 
+type SeedsByKey = HashMap<(Uuid, i32), Arc<Seed>, RandomState>;
+
+/// Revealed seeds that bets were checked with, so that the next piece need not read them again: the bets of a session lie close in time.
+/// What is revealed never changes.
+#[derive(Default)]
+struct KnownSeeds {
+    /// Those used since the last turn, and those used before it.
+    generations: Mutex<[SeedsByKey; 2]>,
+}
+
+impl KnownSeeds {
+    /// Those that are known, and the keys of the others.
+    fn find(&self, keys: &[(Uuid, i32)]) -> (SeedsByKey, Vec<(Uuid, i32)>) {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = SeedsByKey::with_capacity_and_hasher(keys.len(), RandomState::default());
+        let mut missing = Vec::new();
+        for key in keys {
+            let [now, before] = &mut *generations;
+            if let Some(seed) = before.remove(key) {
+                now.insert(*key, seed);
+            }
+            match now.get(key) {
+                Some(seed) => drop(found.insert(*key, Arc::clone(seed))),
+                None => missing.push(*key),
+            }
+        }
+        (found, missing)
+    }
+
+    /// Makes ready what was read, and keeps it for the next piece as long as there is room.
+    fn learn(&self, read: HashMap<(Uuid, i32), ScannedSeed>) -> SeedsByKey {
+        let read: SeedsByKey = read.into_iter().map(|(key, seed)| (key, Arc::new(Seed::new(seed)))).collect();
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let [now, before] = &mut *generations;
+        if now.len() >= KNOWN_SEEDS_MAX {
+            *before = std::mem::take(now);
+        }
+        let revealed = read.iter().filter(|(_, seed)| seed.pair.is_some());
+        now.extend(revealed.map(|(key, seed)| (*key, Arc::clone(seed))));
+        read
+    }
+}
+
 enum Confirmed {
     Verified(GameResult),
     NotRevealed,
@@ -498,4 +548,46 @@ fn confirm(
         }
     }
     Some(result.map_or(Confirmed::NotRevealed, Confirmed::Verified))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gfs::seed::{ClientSeed, ServerSeed};
+
+    fn key(number: usize) -> (Uuid, i32) {
+        (Uuid::from_u128(number as u128), 0)
+    }
+
+    fn seed(revealed: bool) -> ScannedSeed {
+        let server_seed = ServerSeed::generate();
+        ScannedSeed {
+            commitment: server_seed.commitment(),
+            client_seed: ClientSeed::parse("mine").unwrap(),
+            server_seed: revealed.then_some(server_seed),
+        }
+    }
+
+    #[test]
+    fn a_seed_is_known_once_it_was_read_revealed() {
+        let known = KnownSeeds::default();
+        known.learn(HashMap::from([(key(1), seed(true)), (key(2), seed(false))]));
+        let (found, missing) = known.find(&[key(1), key(2), key(3)]);
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), [key(1)]);
+        assert_eq!(missing, [key(2), key(3)], "one that is not revealed may be by the next piece");
+    }
+
+    #[test]
+    fn what_is_used_stays_known_and_the_rest_is_forgotten_in_time() {
+        let known = KnownSeeds::default();
+        for round in 0..4 {
+            known.learn((0..KNOWN_SEEDS_MAX).map(|number| (key(round * KNOWN_SEEDS_MAX + number), seed(true))).collect());
+            let (_, missing) = known.find(&[key(0)]);
+            assert_eq!(missing, [], "used in every round");
+        }
+        let (_, missing) = known.find(&[key(1)]);
+        assert_eq!(missing, [key(1)]);
+        let kept: usize = known.generations.lock().unwrap().iter().map(HashMap::len).sum();
+        assert!(kept <= 2 * KNOWN_SEEDS_MAX + 1, "{kept}");
+    }
 }
