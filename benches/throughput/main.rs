@@ -170,6 +170,9 @@ async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &st
         let measured = bets::by_redis(redis, 1, callers, plan.time, in_turn).await?;
         report.add(format!("bets.one-session.{name}.{callers}"), &measured);
     }
+    let ceiling = bets::ceiling(postgres, plan.sessions, plan.time).await?;
+    eprintln!("bets.pgbench: {ceiling} /s");
+    report.0.insert("bets.pgbench".into(), json!({ "rate_per_s": ceiling }));
     report.0.insert("bets.group.stats".into(), stats(grouped.group_stats()));
     Ok(())
 }
@@ -231,6 +234,8 @@ fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
             pairs.push((format!("{ours}.{callers}"), format!("{theirs}.{callers}")));
         }
         pairs.push((format!("spends.group.{callers}"), "spends.pgbench".to_owned()));
+        pairs.push((format!("bets.group.{callers}"), "bets.pgbench".to_owned()));
+        pairs.push(("bets.pgbench".to_owned(), format!("bets.redis.{callers}")));
     }
     for connections in [64, 256] {
         pairs.push((format!("http.group.{connections}"), format!("http.redis.{connections}")));

@@ -49,6 +49,29 @@ impl Postgres {
         Ok(PgConnection::connect(&self.url(bootstrap::SUPERUSER)).await?)
     }
 
+    /// Rows a second that pgbench gets in by a script that makes so many with each transaction: the best of 1, 2 and 4 clients.
+    pub async fn pgbench(&self, script: &str, rows: usize, time: Duration) -> Done<f64> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("script.sql");
+        std::fs::write(&file, script)?;
+        let mut best: f64 = 0.0;
+        for clients in ["1", "2", "4"] {
+            self.settle().await?;
+            let seconds = time.as_secs().max(1).to_string();
+            let mut pgbench = Command::new("pgbench");
+            pgbench.args(["-n", "-M", "prepared", "-c", clients, "-j", "1", "-T", &seconds, "-f"]).arg(&file);
+            pgbench.arg(self.url(bootstrap::SUPERUSER));
+            let output = tokio::task::spawn_blocking(move || pgbench.output())
+                .await?
+                .map_err(|error| format!("pgbench: {error}"))?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let tps = text.lines().find_map(|line| line.strip_prefix("tps = ")).and_then(|rest| rest.split(' ').next());
+            let tps: f64 = tps.ok_or_else(|| format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)))?.parse()?;
+            best = best.max(tps * rows as f64);
+        }
+        Ok(best.round())
+    }
+
     /// What a run left to do must not be done during the next.
     pub async fn settle(&self) -> Done<()> {
         let mut admin = self.admin().await?;

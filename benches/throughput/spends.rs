@@ -1,6 +1,5 @@
 //! Spends: in groups, alone, as one INSERT a call, by Redis, and PostgreSQL's own ceiling.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -156,7 +155,7 @@ pub async fn by_redis(redis: &Redis, callers: usize, time: Duration, repeats: Re
 /// Rows a second that pgbench inserts with ON CONFLICT, 500 in a statement, nothing to carry over the wire: the best of several numbers
 /// of clients.
 pub async fn ceiling(postgres: &Postgres, ledger: &Ledger, time: Duration) -> Done<f64> {
-    const ROWS: u32 = 500;
+    const ROWS: usize = 500;
     let key_id = new_key(ledger, next_run()).await?;
     let key_no: i32 = sqlx::query_scalar("SELECT key_no FROM fairledger.token_keys WHERE key_id = $1")
         .bind(key_id.as_str())
@@ -168,25 +167,7 @@ pub async fn ceiling(postgres: &Postgres, ledger: &Ledger, time: Duration) -> Do
          ON CONFLICT DO NOTHING;\n",
         Uuid::nil(),
     );
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("spends.sql");
-    std::fs::write(&file, script)?;
-    let mut best: f64 = 0.0;
-    for clients in ["1", "2", "4"] {
-        postgres.settle().await?;
-        let seconds = time.as_secs().max(1).to_string();
-        let mut pgbench = Command::new("pgbench");
-        pgbench.args(["-n", "-M", "prepared", "-c", clients, "-j", "1", "-T", &seconds, "-f"]).arg(&file);
-        pgbench.arg(postgres.url(bootstrap::SUPERUSER));
-        let output = tokio::task::spawn_blocking(move || pgbench.output())
-            .await?
-            .map_err(|error| format!("pgbench: {error}"))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let tps = text.lines().find_map(|line| line.strip_prefix("tps = ")).and_then(|rest| rest.split(' ').next());
-        let tps: f64 = tps.ok_or_else(|| format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)))?.parse()?;
-        best = best.max(tps * f64::from(ROWS));
-    }
-    Ok(best.round())
+    postgres.pgbench(&script, ROWS, time).await
 }
 
 /// A ledger that can be handed to the HTTP service and remembers in Redis.
