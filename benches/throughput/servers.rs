@@ -66,7 +66,8 @@ impl Postgres {
                 .map_err(|error| format!("pgbench: {error}"))?;
             let text = String::from_utf8_lossy(&output.stdout);
             let tps = text.lines().find_map(|line| line.strip_prefix("tps = ")).and_then(|rest| rest.split(' ').next());
-            let tps: f64 = tps.ok_or_else(|| format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)))?.parse()?;
+            let tps: f64 =
+                tps.ok_or_else(|| format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)))?.parse()?;
             best = best.max(tps * rows as f64);
         }
         Ok(best.round())

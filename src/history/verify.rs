@@ -581,7 +581,9 @@ mod tests {
     fn what_is_used_stays_known_and_the_rest_is_forgotten_in_time() {
         let known = KnownSeeds::default();
         for round in 0..4 {
-            known.learn((0..KNOWN_SEEDS_MAX).map(|number| (key(round * KNOWN_SEEDS_MAX + number), seed(true))).collect());
+            known.learn(
+                (0..KNOWN_SEEDS_MAX).map(|number| (key(round * KNOWN_SEEDS_MAX + number), seed(true))).collect(),
+            );
             let (_, missing) = known.find(&[key(0)]);
             assert_eq!(missing, [], "used in every round");
         }
