@@ -1,8 +1,8 @@
 //! Who may call what: bearer tokens and their scopes, and how many requests may be under way.
 //!
 //! Keeps I6 (a token is known by its SHA-256 only, and its own type redacts it) and I12 (requests under way are counted; past the
-//! bound they are refused at once). Both happen before a body is read, so precedence is: `unauthenticated`, `forbidden`, `quarantined` (for
-//! a change), `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
+//! bound they are refused at once). Both happen before a body is read, so precedence is: `unavailable` of a service that is stopping,
+//! `unauthenticated`, `forbidden`, `quarantined` (for a change), `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
 //! many are being looked up, or no connection is free, nobody knows.
 
 use std::collections::HashMap;
@@ -26,6 +26,7 @@ use zeroize::Zeroizing;
 
 use super::App;
 use super::problem::Problem;
+use super::serve::Stopping;
 use crate::db::tokens::Scope;
 use crate::db::{Datastore, DbError};
 
@@ -215,6 +216,9 @@ impl<N: Need> FromRequestParts<App> for Access<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        if parts.extensions.get::<Stopping>().is_some_and(Stopping::begun) {
+            return Err(Problem::unavailable("the service is stopping"));
+        }
         let places = if N::SCOPE.is_some() { &app.inner.places } else { &app.inner.public_places };
         // Whatever wants a token and is no look-up changes something.
         let change = N::SCOPE.is_some() && !parts.method.is_safe();

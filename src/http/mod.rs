@@ -93,7 +93,7 @@ impl Default for HttpSettings {
             requests_max: 1_024,
             public_requests_max: 256,
             token_ttl: Duration::from_secs(5),
-            shutdown_timeout: Duration::from_secs(30),
+            shutdown_timeout: Duration::from_secs(20),
         }
     }
 }

@@ -41,8 +41,18 @@ impl Cut {
     }
 }
 
-/// Serves until `shutdown` resolves. Then nothing more is accepted, requests under way end (those that take longer than
-/// [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
+/// Set when the service is told to stop. A request that begins after that, on a connection that is open already, is refused.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stopping(CancellationToken);
+
+impl Stopping {
+    pub(super) fn begun(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+/// Serves until `shutdown` resolves. Then nothing more is accepted, requests that begin are answered `unavailable`, requests under way end
+/// (those that take longer than [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
 pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output = ()> + Send) {
     serve_with(listener, None, app, shutdown).await;
 }
@@ -54,6 +64,7 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
     let builder = connections(&settings);
     let places = Arc::new(Semaphore::new(settings.connections_max));
     let graceful = GracefulShutdown::new();
+    let stopping = Stopping::default();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = async {
@@ -83,6 +94,7 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             builder: builder.clone(),
             router: router.clone(),
             watcher: graceful.watcher(),
+            stopping: stopping.clone(),
             tls: tls.clone(),
             header_timeout: settings.header_timeout,
             metrics: Arc::clone(app.metrics()),
@@ -92,6 +104,8 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             drop(place);
         });
     }
+    // Before connections are told to end, so that whatever they still take is refused.
+    stopping.0.cancel();
     drop(listener);
     app.readiness().not_ready("the service is stopping");
     let ending = async {
@@ -108,6 +122,7 @@ struct Connection {
     builder: Builder<TokioExecutor>,
     router: Router,
     watcher: Watcher,
+    stopping: Stopping,
     tls: Option<Tls>,
     header_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -130,10 +145,11 @@ impl Connection {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let (cut, asked) = (Cut::default(), CancellationToken::new());
         let service = TowerToHyperService::new(self.router.map_request({
-            let (cut, asked) = (cut.clone(), asked.clone());
+            let (cut, asked, stopping) = (cut.clone(), asked.clone(), self.stopping.clone());
             move |mut request: Request<_>| {
                 asked.cancel();
                 request.extensions_mut().insert(cut.clone());
+                request.extensions_mut().insert(stopping.clone());
                 request
             }
         }));

@@ -8,6 +8,7 @@ mod killed;
 mod pooler;
 mod server;
 mod silence;
+mod stopped;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
