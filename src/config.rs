@@ -204,6 +204,7 @@ impl Settings {
                 ..HistorySettings::default()
             },
             http: HttpSettings {
+                trusted_proxies: read.optional("trusted-proxies", values::networks)?.unwrap_or_default(),
                 shutdown_timeout: read.required("shutdown-timeout", |text| timeout.read(text))?,
                 ..HttpSettings::default()
             },

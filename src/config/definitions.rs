@@ -172,6 +172,15 @@ pub const DEFINITIONS: &[Definition] = &[
         "An export whose reader takes nothing for so long is cut off",
     ),
     plain(
+        "trusted-proxies",
+        "FAIRLEDGER_TRUSTED_PROXIES",
+        "NETS",
+        None,
+        SERVICE,
+        "Addresses and networks, separated by commas, of proxies whose X-Forwarded-For is believed: unknown tokens are counted by client \
+         address",
+    ),
+    plain(
         "shutdown-timeout",
         "FAIRLEDGER_SHUTDOWN_TIMEOUT",
         "TIME",

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::guesses::Peer;
 use super::metrics::Metrics;
 use super::tls::Tls;
 use super::{App, HttpSettings, router};
@@ -72,11 +73,11 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             let place = places.clone().acquire_owned().await.ok()?;
             Some((listener.accept().await, place))
         };
-        let (stream, place) = tokio::select! {
+        let (stream, address, place) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             accepted = accepted => match accepted {
-                Some((Ok((stream, _address)), place)) => (stream, place),
+                Some((Ok((stream, address)), place)) => (stream, address, place),
                 Some((Err(error), _)) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -95,6 +96,7 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             router: router.clone(),
             watcher: graceful.watcher(),
             stopping: stopping.clone(),
+            peer: Peer(address.ip()),
             tls: tls.clone(),
             header_timeout: settings.header_timeout,
             metrics: Arc::clone(app.metrics()),
@@ -123,6 +125,7 @@ struct Connection {
     router: Router,
     watcher: Watcher,
     stopping: Stopping,
+    peer: Peer,
     tls: Option<Tls>,
     header_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -145,11 +148,12 @@ impl Connection {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let (cut, asked) = (Cut::default(), CancellationToken::new());
         let service = TowerToHyperService::new(self.router.map_request({
-            let (cut, asked, stopping) = (cut.clone(), asked.clone(), self.stopping.clone());
+            let (cut, asked, stopping, peer) = (cut.clone(), asked.clone(), self.stopping.clone(), self.peer);
             move |mut request: Request<_>| {
                 asked.cancel();
                 request.extensions_mut().insert(cut.clone());
                 request.extensions_mut().insert(stopping.clone());
+                request.extensions_mut().insert(peer);
                 request
             }
         }));
