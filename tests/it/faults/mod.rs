@@ -204,11 +204,13 @@ async fn fingerprint(owner: &mut PgConnection) -> String {
     all
 }
 
+/// Nonces of bets by session and reference, with the SHA-256 of what was told: a soak takes millions.
+type Bets = BTreeMap<(String, String), (i64, [u8; 32])>;
+
 /// What callers were told for certain.
 #[derive(Debug, Default)]
 struct Told {
-    /// Nonces of bets by session and reference, with the SHA-256 of what was told: a soak takes millions.
-    bets: Mutex<BTreeMap<(String, String), (i64, [u8; 32])>>,
+    bets: Mutex<Bets>,
     /// The spend that stands, by the token's nonce.
     spends: Mutex<BTreeMap<String, String>>,
 }
