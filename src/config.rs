@@ -19,6 +19,7 @@ use crate::db::group::GroupSettings;
 use crate::db::rights::Roles;
 use crate::gfs::SigningKey;
 use crate::history::HistorySettings;
+use crate::http::HttpSettings;
 use crate::ledger::LedgerSettings;
 use crate::seeds::{KeyRing, SeedsSettings, ServiceSecret};
 
@@ -132,6 +133,8 @@ pub struct Settings {
     pub ledger: LedgerSettings,
     /// Bounds of queries and exports.
     pub history: HistorySettings,
+    /// Bounds and times of the HTTP API.
+    pub http: HttpSettings,
     /// Filter of the log, as `tracing-subscriber` reads it.
     pub log: String,
     /// Form of the log.
@@ -199,6 +202,11 @@ impl Settings {
                 exports_max: read.required("exports-max", |text| values::integer(text, 1, 1_000))? as usize, // at most 1,000
                 export_stall: read.required("export-stall", |text| timeout.read(text))?,
                 ..HistorySettings::default()
+            },
+            http: HttpSettings {
+                trusted_proxies: read.optional("trusted-proxies", values::networks)?.unwrap_or_default(),
+                shutdown_timeout: read.required("shutdown-timeout", |text| timeout.read(text))?,
+                ..HttpSettings::default()
             },
             log: read.required("log", |text| {
                 tracing_subscriber::EnvFilter::try_new(text)

@@ -40,13 +40,10 @@ mod signals;
 use private::PrivateServer;
 use signals::Signals;
 
-/// How long requests and changes under way may take once the service is told to stop.
-const DRAIN_MAX: Duration = Duration::from_secs(20);
-
 /// How often the service looks for a new certificate.
 const TLS_LOOK: Duration = Duration::from_secs(10);
 
-/// How long maintenance, and then the pool, may take after that.
+/// How long maintenance, then those who commit, and then the pool may take once the requests have ended.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +68,8 @@ struct Service {
     private: Option<PrivateServer>,
     /// Those whose file systems are watched.
     folders: Vec<WatchedFolder>,
+    /// Bounds and times of the API.
+    http: HttpSettings,
 }
 
 /// What is listened on.
@@ -160,7 +159,7 @@ async fn start(mut settings: Settings, args: &Args) -> Result<Service, CliError>
     let seeds = Seeds::start(store.clone(), ring, secret, signing_key, settings.seeds).await?;
     let private = private.map(|server| PrivateServer::new(server, settings.data_dir, settings.pg_bin, store.clone()));
     let ledger = Ledger::new(store, settings.ledger);
-    Ok(Service { seeds, ledger, history, private, folders })
+    Ok(Service { seeds, ledger, history, private, folders, http: settings.http })
 }
 
 fn watched_folders(settings: &Settings) -> Vec<WatchedFolder> {
@@ -266,9 +265,8 @@ fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {
 /// Serves until it is told to stop, or until the private server is lost for good.
 async fn serve(listeners: Listeners, service: Service, mut signals: Signals) -> Result<ExitCode, CliError> {
     let Listeners { listener, tls, scraped } = listeners;
-    let Service { seeds, ledger, history, private, folders } = service;
+    let Service { seeds, ledger, history, private, folders, http: settings } = service;
     let stop = CancellationToken::new();
-    let settings = HttpSettings { shutdown_timeout: DRAIN_MAX, ..HttpSettings::default() };
     let app = App::with_history(seeds.clone(), ledger.clone(), history.clone(), settings);
     let mut http = tokio::spawn(http::serve_with(listener, tls.clone(), app.clone(), stop.clone().cancelled_owned()));
     if let Some(tls) = tls {

@@ -172,6 +172,23 @@ pub const DEFINITIONS: &[Definition] = &[
         "An export whose reader takes nothing for so long is cut off",
     ),
     plain(
+        "trusted-proxies",
+        "FAIRLEDGER_TRUSTED_PROXIES",
+        "NETS",
+        None,
+        SERVICE,
+        "Addresses and networks, separated by commas, of proxies whose X-Forwarded-For is believed: unknown tokens are counted by client \
+         address",
+    ),
+    plain(
+        "shutdown-timeout",
+        "FAIRLEDGER_SHUTDOWN_TIMEOUT",
+        "TIME",
+        Some("20s"),
+        SERVICE,
+        "How long requests and changes under way may take to end once the service is told to stop; up to 15 s more for what follows",
+    ),
+    plain(
         "group-commit",
         "FAIRLEDGER_GROUP_COMMIT",
         "true|false",

@@ -36,6 +36,7 @@ fn defaults_are_those_of_the_services() {
     let settings = Places::default().load().unwrap();
     assert_eq!(settings.seeds, SeedsSettings::default());
     assert_eq!(settings.history, HistorySettings::default());
+    assert_eq!(settings.http, HttpSettings::default());
     assert_eq!(settings.roles, Roles::default());
     let (pool, default) = (settings.pool, PoolSettings::default());
     assert_eq!(pool.connections_max, default.connections_max);

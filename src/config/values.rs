@@ -1,6 +1,9 @@
 //! Small values of settings: their text forms and bounds.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 /// The shortest and the longest that a setting allows.
 pub(super) struct DurationBounds {
@@ -74,4 +77,11 @@ pub(super) fn instance_name(text: &str) -> Result<String, String> {
     } else {
         Err("must be 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'".to_owned())
     }
+}
+
+/// Addresses and networks, separated by commas.
+pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
+    let network = |text: &str| text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let networks: Result<_, _> = text.split(',').map(|text| network(text.trim())).collect();
+    networks.map_err(|_| "must be addresses or networks separated by commas, such as 10.0.0.0/8, ::1".to_owned())
 }

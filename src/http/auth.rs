@@ -1,8 +1,8 @@
 //! Who may call what: bearer tokens and their scopes, and how many requests may be under way.
 //!
 //! Keeps I6 (a token is known by its SHA-256 only, and its own type redacts it) and I12 (requests under way are counted; past the
-//! bound they are refused at once). Both happen before a body is read, so precedence is: `unauthenticated`, `forbidden`, `quarantined` (for
-//! a change), `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
+//! bound they are refused at once). Both happen before a body is read, so precedence is: `unavailable` of a service that is stopping,
+//! `unauthenticated`, `forbidden`, `quarantined` (for a change), `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
 //! many are being looked up, or no connection is free, nobody knows.
 
 use std::collections::HashMap;
@@ -25,7 +25,9 @@ use tracing::Instrument as _;
 use zeroize::Zeroizing;
 
 use super::App;
+use super::guesses::client_address;
 use super::problem::Problem;
+use super::serve::Stopping;
 use crate::db::tokens::Scope;
 use crate::db::{Datastore, DbError};
 
@@ -139,6 +141,10 @@ impl TokenCache {
     }
 
     /// Whether a token has a scope, from memory or the database; `None` when it is not valid.
+    ///
+    /// Tokens are never compared as texts. Here and in the database the SHA-256 of what was sent is looked up: how long that takes may tell
+    /// something of the hash, which a guesser cannot steer towards one that is stored, and nothing of the token. A test holds the code to it:
+    /// `a_token_is_known_by_its_hash_alone`.
     async fn look_up(&self, store: &Datastore, hash: &[u8; 32], scope: Scope) -> Result<Option<bool>, DbError> {
         // Whoever waits here has a place, so the queue is bounded.
         let _place = self.look_ups.acquire().await.map_err(|_| DbError::Overloaded)?;
@@ -215,6 +221,9 @@ impl<N: Need> FromRequestParts<App> for Access<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        if parts.extensions.get::<Stopping>().is_some_and(Stopping::begun) {
+            return Err(Problem::unavailable("the service is stopping"));
+        }
         let places = if N::SCOPE.is_some() { &app.inner.places } else { &app.inner.public_places };
         // Whatever wants a token and is no look-up changes something.
         let change = N::SCOPE.is_some() && !parts.method.is_safe();
@@ -235,13 +244,24 @@ impl<N: Need> FromRequestParts<App> for Access<N> {
                         // Made-up tokens must not take the places of those that are valid; and nobody who only sends a request slowly
                         // may take those of whoever sends a token.
                         let known = app.inner.tokens.was_valid(&hash);
+                        let address = client_address(parts, &app.settings().trusted_proxies);
+                        if let Some(after) =
+                            address.filter(|_| !known).and_then(|address| app.inner.guesses.held_for(address))
+                        {
+                            return Err(Problem::too_many_unknown_tokens(after));
+                        }
                         let places = if known { &app.inner.places } else { &app.inner.stranger_places };
                         let _looking = places.clone().try_acquire_owned().map_err(|_| Problem::overloaded())?;
                         let looking_up = app.inner.tokens.look_up(app.datastore(), &hash, scope);
                         // A database that says nothing must not keep the places of look-ups.
                         let found = tokio::time::timeout(app.settings().request_timeout, looking_up).await;
                         let found = found.map_err(|_| Problem::unavailable("the answer took too long"))??;
-                        let allowed = found.ok_or_else(Problem::unauthenticated)?;
+                        let Some(allowed) = found else {
+                            if let Some(address) = address {
+                                app.inner.guesses.failed(address);
+                            }
+                            return Err(Problem::unauthenticated());
+                        };
                         (allowed, if allowed { Some(take_place()?) } else { None })
                     }
                 };

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `tokens`, `sessions`, `seeds`, `bets`, `rounds`, `records`, `evidence`, `verify`, `public`, `health` | the endpoints, by subject |
 //! | `auth` | tokens, scopes, and how many requests may be under way |
+//! | `guesses` | who guesses tokens |
 //! | `input`, `wire` | what a request brings, read into checked values |
 //! | `problem` | every refusal and fault as an answer |
 //! | `observe` | request ids, log lines, panics |
@@ -17,6 +18,7 @@
 pub mod auth;
 mod bets;
 mod evidence;
+mod guesses;
 mod health;
 mod input;
 pub mod metrics;
@@ -41,6 +43,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -49,6 +52,7 @@ pub use openapi::openapi;
 pub use serve::{serve, serve_with};
 
 use self::auth::TokenCache;
+use self::guesses::Guesses;
 use self::problem::{Code, Problem};
 use crate::db::{Datastore, Reader};
 use crate::history::{History, HistorySettings};
@@ -77,6 +81,11 @@ pub struct HttpSettings {
     pub public_requests_max: usize,
     /// How long a valid token is remembered: a revoked one may work for so long.
     pub token_ttl: Duration,
+    /// Unknown tokens from one address within half a minute to a minute at the most; then its tokens are not looked up for as long, those
+    /// apart that were valid not long ago.
+    pub failures_per_address_max: u32,
+    /// Proxies whose word on whom they forward (`X-Forwarded-For`) counts.
+    pub trusted_proxies: Vec<IpNet>,
     /// How long requests under way may take to end once the service is told to stop.
     pub shutdown_timeout: Duration,
 }
@@ -93,7 +102,9 @@ impl Default for HttpSettings {
             requests_max: 1_024,
             public_requests_max: 256,
             token_ttl: Duration::from_secs(5),
-            shutdown_timeout: Duration::from_secs(30),
+            failures_per_address_max: 100,
+            trusted_proxies: Vec::new(),
+            shutdown_timeout: Duration::from_secs(20),
         }
     }
 }
@@ -132,6 +143,7 @@ struct Inner {
     readiness: Readiness,
     health: health::Checked,
     tokens: TokenCache,
+    guesses: Guesses,
     places: Arc<Semaphore>,
     public_places: Arc<Semaphore>,
     stranger_places: Arc<Semaphore>,
@@ -163,6 +175,7 @@ impl App {
             readiness: Readiness::default(),
             health: health::Checked::default(),
             tokens: TokenCache::new(settings.token_ttl),
+            guesses: Guesses::new(settings.failures_per_address_max),
             places: Arc::new(Semaphore::new(settings.requests_max)),
             public_places: Arc::new(Semaphore::new(settings.public_requests_max)),
             stranger_places: Arc::new(Semaphore::new(settings.public_requests_max)),

@@ -23,7 +23,7 @@ pub(super) const ANY: &[Code] =
     &[Code::Overloaded, Code::InvalidRequest, Code::Unavailable, Code::CorruptData, Code::Internal];
 
 /// And when it wants a token.
-pub(super) const TOKEN: &[Code] = &[Code::Unauthenticated, Code::Forbidden];
+pub(super) const TOKEN: &[Code] = &[Code::TooManyUnknownTokens, Code::Unauthenticated, Code::Forbidden];
 
 /// And when it takes a body.
 pub(super) const BODY: &[Code] = &[Code::UnsupportedMediaType, Code::TooLarge, Code::RequestTimeout];
@@ -74,14 +74,14 @@ fn problem_response(codes: &[Code]) -> ApiResponse {
         .description(described)
         .content(PROBLEM_JSON, Content::new(Some(RefOr::T(schema.build().into()))));
     let text = || ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
-    if codes.contains(&Code::TooManySessions) || codes.iter().any(|code| code.status().as_u16() == 503) {
+    if codes.iter().any(|code| matches!(code.status().as_u16(), 429 | 503)) {
         let header = HeaderBuilder::new()
             .schema(Some(ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer))))
             .description(Some("Seconds after which to try again"))
             .build();
         response = response.header("Retry-After", header);
     }
-    if TOKEN.iter().any(|code| codes.contains(code)) {
+    if codes.iter().any(|code| matches!(code, Code::Unauthenticated | Code::Forbidden)) {
         let header = HeaderBuilder::new().schema(Some(text())).description(Some("What is needed (RFC 6750)")).build();
         response = response.header("WWW-Authenticate", header);
     }

@@ -73,6 +73,8 @@ codes! {
     NotFound = "not_found", NOT_FOUND, "No such path";
     /// The path has no such method. Nothing else is looked at.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "Method not allowed";
+    /// Too many unknown tokens came from the address.
+    TooManyUnknownTokens = "too_many_unknown_tokens", TOO_MANY_REQUESTS, "Too many unknown tokens";
     /// No valid token.
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Not authenticated";
     /// A token without the scope needed.
@@ -205,6 +207,12 @@ impl Problem {
     /// No valid token.
     pub fn unauthenticated() -> Self {
         Self::new(Code::Unauthenticated, "needs a valid token: send the header Authorization: Bearer flt_...")
+    }
+
+    /// Too many unknown tokens came from the address.
+    pub fn too_many_unknown_tokens(retry_after: Duration) -> Self {
+        let detail = "too many unknown tokens came from this address: no more are looked up for a while";
+        Self::new(Code::TooManyUnknownTokens, detail).retry(retry_after)
     }
 
     /// A token without the scope.

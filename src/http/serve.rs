@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::guesses::Peer;
 use super::metrics::Metrics;
 use super::tls::Tls;
 use super::{App, HttpSettings, router};
@@ -41,8 +42,18 @@ impl Cut {
     }
 }
 
-/// Serves until `shutdown` resolves. Then nothing more is accepted, requests under way end (those that take longer than
-/// [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
+/// Set when the service is told to stop. A request that begins after that, on a connection that is open already, is refused.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stopping(CancellationToken);
+
+impl Stopping {
+    pub(super) fn begun(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+/// Serves until `shutdown` resolves. Then nothing more is accepted, requests that begin are answered `unavailable`, requests under way end
+/// (those that take longer than [`HttpSettings::shutdown_timeout`] are cut off), and changes under way are waited for as long.
 pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output = ()> + Send) {
     serve_with(listener, None, app, shutdown).await;
 }
@@ -54,6 +65,7 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
     let builder = connections(&settings);
     let places = Arc::new(Semaphore::new(settings.connections_max));
     let graceful = GracefulShutdown::new();
+    let stopping = Stopping::default();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = async {
@@ -61,11 +73,11 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             let place = places.clone().acquire_owned().await.ok()?;
             Some((listener.accept().await, place))
         };
-        let (stream, place) = tokio::select! {
+        let (stream, address, place) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             accepted = accepted => match accepted {
-                Some((Ok((stream, _address)), place)) => (stream, place),
+                Some((Ok((stream, address)), place)) => (stream, address, place),
                 Some((Err(error), _)) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -83,6 +95,8 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             builder: builder.clone(),
             router: router.clone(),
             watcher: graceful.watcher(),
+            stopping: stopping.clone(),
+            peer: Peer(address.ip()),
             tls: tls.clone(),
             header_timeout: settings.header_timeout,
             metrics: Arc::clone(app.metrics()),
@@ -92,6 +106,8 @@ pub async fn serve_with(listener: TcpListener, tls: Option<Tls>, app: App, shutd
             drop(place);
         });
     }
+    // Before connections are told to end, so that whatever they still take is refused.
+    stopping.0.cancel();
     drop(listener);
     app.readiness().not_ready("the service is stopping");
     let ending = async {
@@ -108,6 +124,8 @@ struct Connection {
     builder: Builder<TokioExecutor>,
     router: Router,
     watcher: Watcher,
+    stopping: Stopping,
+    peer: Peer,
     tls: Option<Tls>,
     header_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -130,10 +148,12 @@ impl Connection {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let (cut, asked) = (Cut::default(), CancellationToken::new());
         let service = TowerToHyperService::new(self.router.map_request({
-            let (cut, asked) = (cut.clone(), asked.clone());
+            let (cut, asked, stopping, peer) = (cut.clone(), asked.clone(), self.stopping.clone(), self.peer);
             move |mut request: Request<_>| {
                 asked.cancel();
                 request.extensions_mut().insert(cut.clone());
+                request.extensions_mut().insert(stopping.clone());
+                request.extensions_mut().insert(peer);
                 request
             }
         }));

@@ -98,3 +98,20 @@ fn arrows_point_down() {
     }
     assert!(offending.is_empty(), "{offending:#?}");
 }
+
+/// A token's text is compared with nothing, so that no comparison can tell how much of it was right: it is hashed, and the hash looked up.
+#[test]
+fn a_token_is_known_by_its_hash_alone_i6() {
+    let compares = |line: &str| ["==", "!=", ".eq(", ".cmp("].iter().any(|word| line.contains(word));
+    let offending = lines_outside(&[], |line| line.contains("expose()") && compares(line) && !line.contains("assert"));
+    assert!(offending.is_empty(), "{offending:#?}");
+    let auth = fs::read_to_string(src().join("http/auth.rs")).unwrap();
+    let (before, _) = auth.split_once("pub struct ApiToken(").unwrap();
+    assert!(!before.lines().next_back().unwrap_or_default().contains("derive"), "ApiToken can be compared");
+    assert!(!auth.contains("PartialEq for ApiToken"), "ApiToken can be compared");
+    let statements = fs::read_to_string(src().join("db/tokens.rs")).unwrap();
+    assert!(
+        !statements.contains("token_hash LIKE") && statements.contains("token_hash = $"),
+        "not looked up by its hash"
+    );
+}

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, Executor as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::*;
 
@@ -94,17 +96,49 @@ async fn told_to_stop_it_answers_what_is_under_way_and_takes_nothing_new_i9() {
     let db = TestDb::new().await;
     let mut service = Service::spawn(&db, &[], &[]);
     let caller = Caller::new(&service, &db.admin_token().await);
+    let address = service.base_url.trim_start_matches("http://").to_owned();
+    // Connections that are open already, each in the middle of a request's headers.
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(b"GET /v1/signing-keys HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+        open.push(stream);
+    }
     let (mut owner, bet) = waiting_bet(&db, &caller).await;
     kill(Pid::from_raw(service.pid().cast_signed()), Signal::SIGTERM).unwrap();
     // Until nothing is accepted any more.
-    let address = service.base_url.trim_start_matches("http://").to_owned();
-    while tokio::net::TcpStream::connect(&address).await.is_ok() {
+    while TcpStream::connect(&address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    let mut answers = String::new();
+    for stream in &mut open {
+        stream.write_all(b"\r\n").await.unwrap();
+        // One whose bytes had not been read was closed.
+        let _ = stream.read_to_string(&mut answers).await;
+    }
+    assert!(answers.starts_with("HTTP/1.1 503 ") && answers.contains("\"unavailable\""), "{answers}");
+    assert!(answers.contains("retry-after: ") && !answers.contains(" 200 "), "{answers}");
     owner.execute("ROLLBACK").await.unwrap();
     assert_eq!(bet.await.unwrap().0, 201);
     let status = tokio::task::spawn_blocking(move || service.await_end(Duration::from_secs(10))).await.unwrap();
     assert!(status.success(), "{status}");
+}
+
+/// The lock is held for longer than the service waits, and it gives up without a second signal.
+#[tokio::test]
+async fn told_to_stop_it_ends_in_its_time_though_a_change_does_not_i12() {
+    let db = TestDb::new().await;
+    let env = [("FAIRLEDGER_SHUTDOWN_TIMEOUT", "100ms"), ("FAIRLEDGER_LOCK_TIMEOUT", "2s")];
+    let mut service = Service::spawn(&db, &env, &[]);
+    let caller = Caller::new(&service, &db.admin_token().await);
+    let (owner, bet) = waiting_bet(&db, &caller).await;
+    let status = tokio::task::spawn_blocking(move || (service.terminate(), service.logs())).await.unwrap();
+    assert!(
+        status.0.success() && status.1.contains("some requests took too long to end and are cut off"),
+        "{status:?}"
+    );
+    bet.abort();
+    owner.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -55,38 +55,74 @@ async fn without_descriptors_the_service_goes_on_for_those_it_has_and_recovers_i
     assert!(!service.logs().contains("QUARANTINE"), "{}", service.logs());
 }
 
-/// As many idle connections as this process may open, ten thousand at the most: the service holds so many as its bound says, and answers.
+/// Clients that connect and say nothing.
+const IDLE: usize = 10_000;
+
+/// # Panics
+/// Where so many descriptors are not to be had: the test can show nothing there.
+fn allow_descriptors(count: usize) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(
+        hard >= count as u64,
+        "needs {count} file descriptors, and the hard limit is {hard}: raise it (ulimit -Hn)"
+    );
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+}
+
+async fn is_alive(address: &str) -> bool {
+    let mut asking = TcpStream::connect(address).await.unwrap();
+    asking.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    asking.read_to_string(&mut answer).await.unwrap();
+    answer.starts_with("HTTP/1.1 200 OK")
+}
+
+/// The service takes as many as its bound says, 4,096; the others wait in the kernel's queue or before it.
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_idle_connections_are_bounded_and_given_up_i12() {
-    let (soft, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
-    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard);
-    let (raised, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+async fn beside_ten_thousand_idle_clients_a_caller_is_served_i12() {
     // The others of this process need some too.
-    let count = usize::try_from(raised.max(soft)).unwrap().saturating_sub(600).min(10_000);
-    assert!(count > 100, "too few descriptors to show anything: {count}");
+    allow_descriptors(IDLE + 4_000);
+    let db = TestDb::new().await;
+    let service = with_descriptors(&db, 6_000);
+    let caller = Caller::new(&service, &db.admin_token().await);
+    assert_eq!(caller.call("PUT", "/v1/keys/k", Some(json!({}))).await.0, 201);
+    let address: std::net::SocketAddr = service.base_url.strip_prefix("http://").unwrap().parse().unwrap();
+    let (connected, mut clients) =
+        (std::sync::Arc::<std::sync::atomic::AtomicUsize>::default(), tokio::task::JoinSet::new());
+    for _ in 0..IDLE {
+        let (socket, connected) = (tokio::net::TcpSocket::new_v4().unwrap(), std::sync::Arc::clone(&connected));
+        clients.spawn(async move {
+            let _idle = socket.connect(address).await;
+            connected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        });
+    }
+    while connected.load(std::sync::atomic::Ordering::Relaxed) < 4_096 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(clients.len(), IDLE);
+    let change = Change { name: "spend", method: "POST", path: "/v1/spends".into(), body: spend() };
+    let answer = change.send(&caller).await;
+    assert!(change.stands(&answer), "{answer:?}");
+    clients.shutdown().await;
+    assert!(is_alive(&address.to_string()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_past_the_bound_wait_and_are_given_up_i12() {
     let http = HttpSettings {
         connections_max: 64,
         header_timeout: std::time::Duration::from_millis(500),
         ..HttpSettings::default()
     };
     let stage = Stage::with_http(http).await;
-    let address = stage.address.clone();
     let mut idle = Vec::new();
-    while idle.len() < count {
-        // What the kernel's queue does not take is refused or waits: neither costs the service anything.
-        match tokio::time::timeout(std::time::Duration::from_millis(50), TcpStream::connect(&address)).await {
-            Ok(Ok(stream)) => idle.push(stream),
-            _ => break,
-        }
+    for _ in 0..500 {
+        idle.push(TcpStream::connect(&stage.address).await.unwrap());
     }
-    assert!(idle.len() > 64, "{}", idle.len());
     // The first ones are given up when their time for headers is over: that makes room for who asks.
-    let mut first = idle.swap_remove(0);
-    assert_eq!(first.read(&mut [0; 16]).await.unwrap_or(0), 0, "the service ends a connection that says nothing");
+    assert_eq!(idle[0].read(&mut [0; 16]).await.unwrap_or(0), 0, "the service ends a connection that says nothing");
     drop(idle);
-    let mut asking = TcpStream::connect(&address).await.unwrap();
-    asking.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    asking.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(is_alive(&stage.address).await);
 }

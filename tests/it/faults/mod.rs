@@ -8,6 +8,8 @@ mod killed;
 mod pooler;
 mod server;
 mod silence;
+mod soak;
+mod stopped;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,6 +20,7 @@ use fairledger::http::{App, HttpSettings, serve};
 use fairledger::ledger::{Ledger, LedgerSettings};
 use fairledger::seeds::{KeyRing, Seeds, SeedsSettings, ServiceSecret};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
@@ -201,11 +204,13 @@ async fn fingerprint(owner: &mut PgConnection) -> String {
     all
 }
 
+/// Nonces of bets by session and reference, with the SHA-256 of what was told: a soak takes millions.
+type Bets = BTreeMap<(String, String), (i64, [u8; 32])>;
+
 /// What callers were told for certain.
 #[derive(Debug, Default)]
 struct Told {
-    /// Records by session and reference.
-    bets: Mutex<BTreeMap<(String, String), Value>>,
+    bets: Mutex<Bets>,
     /// The spend that stands, by the token's nonce.
     spends: Mutex<BTreeMap<String, String>>,
 }
@@ -218,8 +223,9 @@ impl Told {
             "bet" => {
                 let session = change.path.split('/').nth(3).unwrap().to_owned();
                 let key = (session, text(&change.body["betRef"]));
-                let before = self.bets.lock().unwrap().insert(key, answer["record"].clone());
-                assert!(before.is_none_or(|before| before == answer["record"]), "I3: another answer: {answer}");
+                let told = (answer["record"]["nonce"].as_i64().unwrap(), digest(&answer["record"]));
+                let before = self.bets.lock().unwrap().insert(key, told);
+                assert!(before.is_none_or(|before| before == told), "I3: another answer: {answer}");
             }
             "spend" => {
                 let before = self.spends.lock().unwrap().insert(text(&change.body["nonce"]), text(&answer["spendId"]));
@@ -276,25 +282,52 @@ impl Told {
             let wrong: i64 = sqlx::query_scalar(query).fetch_one(&mut *owner).await.unwrap();
             assert_eq!(wrong, 0, "{what}");
         }
-        let (spends, bets) = (self.spends.lock().unwrap().clone(), self.bets.lock().unwrap().clone());
-        for (nonce, spend_id) in spends {
-            let stored: Option<Uuid> =
-                sqlx::query_scalar("SELECT spend_id FROM fairledger.spends WHERE nonce = decode($1, 'hex')")
-                    .bind(&nonce)
-                    .fetch_optional(&mut *owner)
-                    .await
-                    .unwrap();
-            assert_eq!(stored.map(|id| id.to_string()), Some(spend_id), "I1: the acknowledged spend of {nonce}");
-        }
-        for ((session, bet_ref), record) in bets {
-            let stored: Option<i64> =
-                sqlx::query_scalar("SELECT nonce FROM fairledger.bets WHERE session_id = $1::uuid AND bet_ref = $2")
-                    .bind(&session)
-                    .bind(&bet_ref)
-                    .fetch_optional(&mut *owner)
-                    .await
-                    .unwrap();
-            assert_eq!(stored, record["nonce"].as_i64(), "I3: the acknowledged bet {bet_ref}");
+        self.prove_spends(owner).await;
+        self.prove_bets(owner).await;
+    }
+
+    async fn prove_spends(&self, owner: &mut PgConnection) {
+        let told: Vec<(String, String)> = self.spends.lock().unwrap().clone().into_iter().collect();
+        for told in told.chunks(CHUNK) {
+            let (nonces, ids): (Vec<_>, Vec<_>) = told.iter().cloned().unzip();
+            let lost: Vec<String> = sqlx::query_scalar(
+                "SELECT t.nonce FROM unnest($1::text[], $2::text[]) t (nonce, spend_id) WHERE NOT EXISTS (
+                     SELECT FROM fairledger.spends s WHERE s.nonce = decode(t.nonce, 'hex') AND s.spend_id = t.spend_id::uuid)",
+            )
+            .bind(nonces)
+            .bind(ids)
+            .fetch_all(&mut *owner)
+            .await
+            .unwrap();
+            assert!(lost.is_empty(), "I1: acknowledged spends that are not there: {lost:?}");
         }
     }
+
+    async fn prove_bets(&self, owner: &mut PgConnection) {
+        let told: Vec<_> = self.bets.lock().unwrap().clone().into_iter().collect();
+        for told in told.chunks(CHUNK) {
+            let sessions: Vec<String> = told.iter().map(|((session, _), _)| session.clone()).collect();
+            let refs: Vec<String> = told.iter().map(|((_, bet_ref), _)| bet_ref.clone()).collect();
+            let nonces: Vec<i64> = told.iter().map(|(_, (nonce, _))| *nonce).collect();
+            let lost: Vec<String> = sqlx::query_scalar(
+                "SELECT t.bet_ref FROM unnest($1::text[], $2::text[], $3::bigint[]) t (session_id, bet_ref, nonce)
+                 WHERE NOT EXISTS (SELECT FROM fairledger.bets b
+                     WHERE b.session_id = t.session_id::uuid AND b.bet_ref = t.bet_ref AND b.nonce = t.nonce)",
+            )
+            .bind(sessions)
+            .bind(refs)
+            .bind(nonces)
+            .fetch_all(&mut *owner)
+            .await
+            .unwrap();
+            assert!(lost.is_empty(), "I3: acknowledged bets that are not there: {lost:?}");
+        }
+    }
+}
+
+/// Told answers that are looked for at once.
+const CHUNK: usize = 5_000;
+
+fn digest(told: &Value) -> [u8; 32] {
+    Sha256::digest(told.to_string()).into()
 }

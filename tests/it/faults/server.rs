@@ -17,21 +17,23 @@ use super::*;
 use crate::harness::{Service, data_folder};
 
 /// A PostgreSQL of its own, and the service on it through a proxy, so that the server may move.
-struct Own {
-    server: Option<Embedded>,
+pub(super) struct Own {
+    pub(super) server: Option<Embedded>,
     folder: std::path::PathBuf,
     proxy: Proxy,
-    service: Service,
-    caller: Caller,
-    told: Arc<Told>,
+    pub(super) service: Service,
+    pub(super) caller: Caller,
+    pub(super) told: Arc<Told>,
     db: TestDb,
-    _folders: (tempfile::TempDir, tempfile::TempDir),
+    token: ApiToken,
+    witness: tempfile::TempDir,
+    _parent: tempfile::TempDir,
 }
 
 const SETTINGS: [(&str, &str); 2] = [("fsync", "off"), ("max_connections", "30")];
 
 impl Own {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let (parent, folder) = data_folder();
         std::fs::create_dir(&folder).unwrap();
         let server = Embedded::start(&folder, &find_binaries(None).unwrap(), &SETTINGS).await.unwrap();
@@ -47,20 +49,34 @@ impl Own {
         let witness = tempfile::tempdir().unwrap();
         // Only its folder with keys is used.
         let db = TestDb::new().await;
+        let service = Self::spawn(&proxy, &db, &witness);
+        let caller = Caller::new(&service, token.expose());
+        assert_eq!(caller.call("PUT", "/v1/keys/k", Some(json!({}))).await.0, 201);
+        let told = Arc::default();
+        let server = Some(server);
+        Self { server, folder, proxy, service, caller, told, db, token, witness, _parent: parent }
+    }
+
+    fn spawn(proxy: &Proxy, db: &TestDb, witness: &tempfile::TempDir) -> Service {
         let env = [
             ("FAIRLEDGER_WITNESS_DIR", witness.path().to_str().unwrap()),
             ("FAIRLEDGER_KEYS_LIVE_MAX", "100"),
             ("FAIRLEDGER_ACQUIRE_TIMEOUT", "1s"),
             ("FAIRLEDGER_LOCK_TIMEOUT", "500ms"),
+            ("FAIRLEDGER_SWEEP_INTERVAL", "500ms"),
+            ("FAIRLEDGER_LOG", "warn"),
         ];
-        let service = Service::spawn_at(&proxy.url_as(SERVICE, DATABASE), &db, &env, &[]);
-        let caller = Caller::new(&service, token.expose());
-        assert_eq!(caller.call("PUT", "/v1/keys/k", Some(json!({}))).await.0, 201);
-        let told = Arc::default();
-        Self { server: Some(server), folder, proxy, service, caller, told, db, _folders: (parent, witness) }
+        Service::spawn_at(&proxy.url_as(SERVICE, DATABASE), db, &env, &[])
     }
 
-    async fn admin(&self) -> PgConnection {
+    /// Kills the service, and starts another one.
+    pub(super) fn restart_service(&mut self) {
+        self.service.kill9();
+        self.service = tokio::task::block_in_place(|| Self::spawn(&self.proxy, &self.db, &self.witness));
+        self.caller = Caller::new(&self.service, self.token.expose());
+    }
+
+    pub(super) async fn admin(&self) -> PgConnection {
         PgConnection::connect(&self.server.as_ref().unwrap().url(SUPERUSER, DATABASE)).await.unwrap()
     }
 
@@ -68,7 +84,7 @@ impl Own {
         self.admin().await.execute(statement).await.unwrap();
     }
 
-    async fn restart(&mut self) {
+    pub(super) async fn restart(&mut self) {
         self.proxy.close();
         drop(self.server.take());
         let server = Embedded::start(&self.folder, &find_binaries(None).unwrap(), &SETTINGS).await.unwrap();

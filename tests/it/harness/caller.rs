@@ -39,6 +39,14 @@ impl Caller {
         Ok((answer.status().as_u16(), answer.json().await?))
     }
 
+    /// Takes the whole of an answer, and nothing of it.
+    pub async fn drain(&self, path: &str) -> Result<(), reqwest::Error> {
+        let url = format!("{}{path}", self.base_url);
+        let mut answer = self.client.get(url).bearer_auth(&self.token).send().await?.error_for_status()?;
+        while answer.chunk().await?.is_some() {}
+        Ok(())
+    }
+
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         self.try_call(method, path, body).await.unwrap()
     }

@@ -44,6 +44,25 @@ async fn anyone_may_follow_a_commitment_through_its_life_i6() {
     get(&api, &format!("/v1/commitments/{}", "00".repeat(32))).await.problem(404, "commitment_not_found");
 }
 
+/// Whether a guess is near a commitment that exists is not told.
+#[tokio::test]
+async fn every_commitment_that_is_not_there_gets_the_same_answer_i6() {
+    let api = Api::new().await;
+    let view = api.post("/v1/sessions", json!({})).await.expect(201);
+    let known = view["commitment"].as_str().unwrap();
+    let last = if known.ends_with('0') { "1" } else { "0" };
+    let mut answers = Vec::new();
+    for guess in
+        ["00".repeat(32), "ff".repeat(32), format!("{}{last}", &known[..63]), hex::encode(rand::random::<[u8; 32]>())]
+    {
+        let mut answer = get(&api, &format!("/v1/commitments/{guess}")).await.problem(404, "commitment_not_found");
+        answer.as_object_mut().unwrap().remove("requestId");
+        answers.push(answer);
+    }
+    answers.dedup();
+    assert_eq!(answers.len(), 1, "{answers:#?}");
+}
+
 #[tokio::test]
 async fn no_signing_key_is_an_empty_list() {
     let api = Api::new().await;

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{Api, Setup};
+use fairledger::http::auth::ApiToken;
 use fairledger::http::{HttpSettings, serve};
 
 struct Served {
@@ -90,6 +91,42 @@ async fn a_request_that_never_ends_is_cut_off_after_the_time_to_stop() {
         .unwrap();
     served.stop.send(()).unwrap();
     served.task.await.unwrap();
+}
+
+/// The status of a request with a token, and what a proxy would say of where it came from; with the seconds to wait.
+async fn asked_with(address: SocketAddr, token: &ApiToken, forwarded_for: &str) -> (u16, Option<u32>) {
+    let token = token.expose();
+    let text = format!(
+        "GET /v1/sessions?playerRef=p HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
+         x-forwarded-for: {forwarded_for}\r\n\r\n"
+    );
+    let answer = raw(address, &text).await;
+    let retry_after =
+        answer.split_once("retry-after: ").map(|(_, rest)| rest.split_once('\r').unwrap().0.parse().unwrap());
+    (answer[9..12].parse().unwrap(), retry_after)
+}
+
+#[tokio::test]
+async fn who_guesses_tokens_is_held_up_by_address_and_nobody_else_is_i12() {
+    for trusted in [false, true] {
+        let trusted_proxies = if trusted { vec!["127.0.0.0/8".parse().unwrap()] } else { vec![] };
+        let http = HttpSettings { failures_per_address_max: 3, trusted_proxies, ..HttpSettings::default() };
+        let served = served(http).await;
+        let ask = |token: ApiToken, from: &'static str| async move { asked_with(served.address, &token, from).await };
+        let good = || ApiToken::parse(served.api.token.expose()).unwrap();
+        assert_eq!(ask(good(), "192.0.2.1").await, (200, None), "remembered from now on");
+        for _ in 0..3 {
+            assert_eq!(ask(ApiToken::generate(), "198.51.100.1, 192.0.2.1").await, (401, None));
+        }
+        // What stands before the trusted proxy's own word changes nothing.
+        let (status, retry_after) = ask(ApiToken::generate(), "203.0.113.1, 192.0.2.1").await;
+        assert!(status == 429 && (1..=60).contains(&retry_after.unwrap()), "{status} {retry_after:?}");
+        assert_eq!(ask(good(), "192.0.2.1").await.0, 200, "a token that was valid is served");
+        // Another address is another client only where a trusted proxy says so.
+        let new = served.api.db.admin_token().await;
+        let elsewhere = ask(ApiToken::parse(&new).unwrap(), "192.0.2.2").await.0;
+        assert_eq!(elsewhere, if trusted { 200 } else { 429 });
+    }
 }
 
 #[tokio::test]

@@ -117,8 +117,8 @@ async fn i9_a_lost_answer_to_a_batchs_commit_is_unknown_to_all_and_each_learns_b
         queued(&ledger, spends.len()).await;
         sqlx::query("COMMIT").execute(&mut holder).await.unwrap();
         assert_eq!(code(&join_all(waiting).await.remove(0).unwrap()), "already_spent");
-        // What waits is in flight by now, or nearly: either way its commit has not come.
-        drop(tasks);
+        // So that the next commit is that of those below.
+        assert!(join_all(tasks).await.into_iter().all(|done| done.unwrap().is_ok()));
         let barrier = Arc::new(Barrier::new(20));
         let late: Vec<Spend> = (0..20).map(|number| spend(&token("k", 1_000 + numbers.start + number))).collect();
         if cut_before {
@@ -147,7 +147,8 @@ async fn i9_a_lost_answer_to_a_batchs_commit_is_unknown_to_all_and_each_learns_b
                 Err(error) => panic!("{error}"),
             }
         }
-        assert!(unknown > 0 || ledger.group_stats().unwrap().failed > 0, "no batch was cut");
+        let failed = ledger.group_stats().unwrap().failed;
+        assert!(unknown > 0 && failed > 0, "no batch was cut: {unknown} unknown, {failed} failed");
         proxy.await_cuts(1 + u64::from(cut_before)).await;
     }
 }
