@@ -19,6 +19,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=SQLX_OFFLINE_DIR");
     println!("cargo:rustc-env=FAIRLEDGER_BUILD_COMMIT={}", commit()?);
     println!("cargo:rustc-env=FAIRLEDGER_BUILD_SCHEMA={}", schema_version()?);
+    // Tests of full disks say that they are left out for whoever may not mount one.
+    println!("cargo:rustc-check-cfg=cfg(may_mount)");
+    if is_root() {
+        println!("cargo:rustc-cfg=may_mount");
+    }
 
     // A variable set by `cargo:rustc-env` beats the caller's, so whoever names a folder (scripts/sqlx-data) must be left alone.
     if env::var_os("SQLX_OFFLINE_DIR").is_some() || !Path::new(METADATA).exists() {
@@ -30,6 +35,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rustc-env=SQLX_OFFLINE=true");
     println!("cargo:rustc-env=SQLX_OFFLINE_DIR={}", out.display());
     Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_root() -> bool {
+    false
 }
 
 /// Writes `query-<hash>.json` for every query into a folder made anew, so that a query that is gone leaves nothing behind.

@@ -3,6 +3,7 @@
 //! Each file breaks one thing. What was told is collected in [`Told`], and [`Told::prove`] holds it against the database.
 
 mod answers;
+mod clock;
 mod descriptors;
 mod killed;
 mod pooler;
@@ -47,7 +48,11 @@ impl Stage {
     }
 
     async fn with(pool: PoolSettings, grouped: bool, http: HttpSettings) -> Self {
-        let (db, witness) = (TestDb::new().await, tempfile::tempdir().unwrap());
+        Self::on(TestDb::new().await, pool, grouped, http).await
+    }
+
+    async fn on(db: TestDb, pool: PoolSettings, grouped: bool, http: HttpSettings) -> Self {
+        let witness = tempfile::tempdir().unwrap();
         let token = db.admin_token().await;
         let proxy = Proxy::start(&db.service_url).await;
         let store = Datastore::connect(&proxy.url(&db.service_url), &pool).await.unwrap();

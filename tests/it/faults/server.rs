@@ -175,11 +175,11 @@ async fn whatever_happens_to_the_server_nothing_is_lost_doubled_or_half_done_i1_
     drop(own.db);
 }
 
-/// A file of the database's whose file system is full, as PostgreSQL sees it: its processes may not write past a bound.
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(may_mount), ignore = "needs the right to mount a small disk")]
 async fn a_full_disk_fails_changes_without_persisting_them_and_is_survived_i9() {
     let own = Own::start().await;
-    let disk = SmallDisk::mount(own.folder.parent().unwrap());
+    let disk = SmallDisk::mount(own.folder.parent().unwrap(), 4);
     let table = format!("CREATE TABLESPACE small LOCATION '{}'", disk.path.display());
     let mut admin = own.admin().await;
     admin.execute(AssertSqlSafe(table)).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_full_disk_fails_changes_without_persisting_them_and_is_survived_i9() 
     }
     let changes = own.until_full(&disk).await;
     own.told.prove(&mut admin).await;
-    std::fs::remove_file(disk.path.join("ballast")).unwrap();
+    disk.make_room();
     own.all_stand(&changes).await;
     for table in ["bets", "sessions", "seeds", "commitments"] {
         admin
@@ -199,7 +199,45 @@ async fn a_full_disk_fails_changes_without_persisting_them_and_is_survived_i9() 
     admin.execute("DROP TABLESPACE small").await.unwrap();
 }
 
+/// PostgreSQL gives up when its log cannot go on; nothing that it acknowledged is lost by it.
+#[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(may_mount), ignore = "needs the right to mount a small disk")]
+async fn a_full_disk_of_the_log_ends_the_server_and_is_survived_i1_i3_i9() {
+    let mut own = Own::start().await;
+    // Some of its segments, of 16 megabytes each.
+    let disk = SmallDisk::mount(own.folder.parent().unwrap(), 80);
+    own.move_log(&disk).await;
+    let changes = every_change(&own.caller).await;
+    let (stands, others) = changes.split_at(changes.len() / 2);
+    own.all_stand(stands).await;
+    disk.fill();
+    let mut admin = own.admin().await;
+    let more = "SELECT pg_logical_emit_message(true, 'more', repeat('x', 1000000))";
+    let mut written = 0;
+    while admin.execute(more).await.is_ok() {
+        written += 1;
+        assert!(written < 200, "the disk never was full");
+    }
+    own.all_fail("the log's disk is full", others).await;
+    disk.make_room();
+    own.restart().await;
+    own.all_stand(&changes).await;
+}
+
 impl Own {
+    /// Puts the server's log on another disk.
+    async fn move_log(&mut self, disk: &SmallDisk) {
+        self.proxy.close();
+        self.server.take().unwrap().stop().await.unwrap();
+        let log = self.folder.join("pg/pg_wal");
+        let moved = disk.path.join("pg_wal");
+        let copied = std::process::Command::new("cp").arg("-a").args([&log, &moved]).status().unwrap();
+        assert!(copied.success());
+        std::fs::remove_dir_all(&log).unwrap();
+        std::os::unix::fs::symlink(&moved, &log).unwrap();
+        self.restart().await;
+    }
+
     /// Fills the disk, and takes bets until one is refused; gives that one.
     async fn until_full(&self, disk: &SmallDisk) -> Vec<Change> {
         let session = self.caller.session().await;
@@ -219,7 +257,7 @@ impl Own {
     }
 }
 
-/// A tmpfs of a few megabytes. Unmounted when dropped.
+/// A small tmpfs. Unmounted when dropped.
 struct SmallDisk {
     path: std::path::PathBuf,
 }
@@ -227,12 +265,12 @@ struct SmallDisk {
 impl SmallDisk {
     /// # Panics
     /// Where nothing may be mounted: the test cannot show anything there.
-    fn mount(beside: &Path) -> Self {
+    fn mount(beside: &Path, megabytes: u32) -> Self {
         use std::os::unix::fs::{MetadataExt as _, chown};
         let path = beside.join("small");
         std::fs::create_dir(&path).unwrap();
         let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m,mode=0700"), "tmpfs"])
             .arg(&path)
             .output()
             .unwrap();
@@ -247,6 +285,10 @@ impl SmallDisk {
         use std::io::Write as _;
         let mut ballast = std::fs::File::create(self.path.join("ballast")).unwrap();
         while ballast.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.path.join("ballast")).unwrap();
     }
 }
 

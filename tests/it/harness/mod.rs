@@ -18,6 +18,7 @@ use sqlx::{Connection as _, PgConnection};
 
 mod at_exit;
 mod caller;
+mod clock;
 mod cluster;
 mod pair;
 mod proxy;
@@ -27,6 +28,7 @@ mod standby;
 mod tests;
 
 pub use caller::{Caller, data_folder, id};
+pub use clock::TestClock;
 pub use cluster::Cluster;
 pub use pair::Pair;
 pub use proxy::{Pace, Proxy};

@@ -1,7 +1,6 @@
 //! The double-spend ledger: single-use tokens, their keys, and forgetting them in time.
 
 mod batches;
-mod clock;
 mod conformance;
 mod group;
 mod keys;

@@ -9,8 +9,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use uuid::Uuid;
 
-use super::clock::TestClock;
 use super::{code, key_id, key_with_window, ledger, ledger_alone, spend, token};
+use crate::harness::TestClock;
 use crate::harness::TestDb;
 
 const ROUNDS: usize = 400;

@@ -8,8 +8,8 @@ use chrono::{DateTime, Utc};
 use fairledger::ledger::{Ledger, LedgerError, SpendLedger, Token};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::clock::TestClock;
 use super::{code, has_partition, hours, key_with_window, ledger, spend, sweep_all, token};
+use crate::harness::TestClock;
 use crate::harness::TestDb;
 
 const CALLERS: usize = 3;

@@ -7,11 +7,11 @@ use fairledger::ledger::{KeyId, LedgerSettings, SpendLedger};
 use sqlx::{Connection as _, Executor as _};
 use tokio_util::sync::CancellationToken;
 
-use super::clock::TestClock;
 use super::{
     end_window, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed,
     settings, spend, sweep_all, sweep_until, token,
 };
+use crate::harness::TestClock;
 use crate::harness::TestDb;
 
 fn noon() -> DateTime<Utc> {

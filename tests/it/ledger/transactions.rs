@@ -7,11 +7,11 @@ use fairledger::db::{DbError, PoolSettings};
 use fairledger::ledger::{KeyId, Ledger, LedgerError, SpendLedger, spend_in};
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-use super::clock::TestClock;
 use super::{
     code, fresh, has_partition, hours, key_id, key_with_window, ledger, ledger_with, open_key, replayed, settings,
     spend, standing, sweep_all, token,
 };
+use crate::harness::TestClock;
 use crate::harness::TestDb;
 
 fn noon() -> DateTime<Utc> {

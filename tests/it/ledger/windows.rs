@@ -3,10 +3,10 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use fairledger::ledger::{KeyRequest, SpendLedger};
 
-use super::clock::TestClock;
 use super::{
     code, fresh, has_partition, hours, key_id, key_with_window, ledger, replayed, spend, standing, sweep_all, token,
 };
+use crate::harness::TestClock;
 use crate::harness::TestDb;
 
 const MICROSECOND: TimeDelta = TimeDelta::microseconds(1);

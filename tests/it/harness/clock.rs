@@ -5,7 +5,7 @@ use sqlx::{Executor as _, PgConnection};
 
 use crate::harness::TestDb;
 
-/// Takes the place of `clock_timestamp()` in one test's database. The planner inlines a function of language SQL, so that every plan
+/// Takes the place of `clock_timestamp()` and `statement_timestamp()` in one test's database. The planner inlines a function of language SQL, so that every plan
 /// made from then on asks this clock instead of the built-in one: install it before anything else connects.
 pub struct TestClock {
     admin: PgConnection,
@@ -22,7 +22,11 @@ impl TestClock {
              CREATE FUNCTION test_clock.read() RETURNS timestamptz LANGUAGE plpgsql VOLATILE SECURITY DEFINER
                  AS 'BEGIN RETURN (SELECT at FROM test_clock.now); END';
              CREATE OR REPLACE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
-                 AS 'SELECT test_clock.read()'";
+                 AS 'SELECT test_clock.read()';
+             CREATE FUNCTION test_clock.read_once() RETURNS timestamptz LANGUAGE plpgsql STABLE SECURITY DEFINER
+                 AS 'BEGIN RETURN (SELECT at FROM test_clock.now); END';
+             CREATE OR REPLACE FUNCTION pg_catalog.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
+                 AS 'SELECT test_clock.read_once()'";
         admin.execute(install).await.unwrap();
         let mut clock = Self { admin, at };
         clock.set(at).await;
