@@ -3,7 +3,7 @@
 //!
 //! `FAIRLEDGER_BENCH_RECORDS=20000000 cargo bench --bench history` fills a database of its own with so many records, which takes some
 //! minutes and 9 GB below `TMPDIR`. Without `--bench` (`cargo test --benches`) it is small, and each thing runs once to see that it
-//! works. The comparison with a Node.js loop needs `node`, and is left out without it.
+//! works. `FAIRLEDGER_BENCH_ONLY=compare` leaves out all but the comparison with a Node.js loop. That needs `node`, and is left out without it.
 
 mod fill;
 
@@ -46,6 +46,8 @@ struct Plan {
     records: usize,
     bets_per_seed: usize,
     time: Duration,
+    /// Only the comparison with the Node.js loop.
+    compare_only: bool,
 }
 
 impl Plan {
@@ -54,7 +56,8 @@ impl Plan {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
         let records = number("FAIRLEDGER_BENCH_RECORDS").unwrap_or(if full { 2_000_000 } else { 4_000 });
         let time = if full { Duration::from_secs(5) } else { Duration::from_millis(200) };
-        Self { records, bets_per_seed: if full { 500 } else { 50 }, time }
+        let compare_only = std::env::var("FAIRLEDGER_BENCH_ONLY").is_ok_and(|only| only == "compare");
+        Self { records, bets_per_seed: if full { 500 } else { 50 }, time, compare_only }
     }
 }
 
@@ -95,6 +98,12 @@ async fn measure(server: &Embedded, folder: &Path) -> Done<Value> {
     let mut admin = PgConnection::connect(&server.url(bootstrap::SUPERUSER, bootstrap::DATABASE)).await?;
     admin.execute("VACUUM ANALYZE").await?;
     admin.execute("CHECKPOINT").await?;
+    if plan.compare_only {
+        let compared = compare(&history, &mut admin, folder).await?;
+        say("compared", &compared);
+        seeds.stop().await;
+        return Ok(json!({ "bench": "history", "records": plan.records, "dice_against_node": compared }));
+    }
     let bytes = bytes(&mut admin).await?;
     say("bytes", &bytes);
     let after = bets(&seeds, plan.time).await?;
