@@ -147,17 +147,16 @@ pub async fn ceiling(postgres: &Postgres, sessions: usize, time: Duration) -> Do
     clear(postgres).await?;
     // A quarter of the sessions for each client, so that none waits for another's rows.
     let (quarter, rows) = (sessions / 4, (sessions / 4).min(500));
-    postgres
-        .admin()
-        .await?
+    let mut admin = postgres.admin().await?;
+    admin
         .execute(
             "DROP TABLE IF EXISTS ceiling;
              CREATE TABLE ceiling AS SELECT row_number() OVER (ORDER BY md5(session_id::text)) - 1 AS place, session_id, seed_no
              FROM fairledger.seeds WHERE status = 'live';
-             CREATE INDEX ON ceiling (place);
-             VACUUM ANALYZE ceiling",
+             CREATE INDEX ON ceiling (place)",
         )
         .await?;
+    admin.execute("VACUUM ANALYZE ceiling").await?;
     let script = format!(
         "\\set base :client_id * {quarter} + random(0, {quarter} - {rows})
          WITH taken AS (

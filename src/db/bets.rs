@@ -2,6 +2,7 @@
 
 use bigdecimal::BigDecimal;
 use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::writer::BatchTx;
@@ -124,41 +125,45 @@ impl Tx {
     /// # Errors
     /// Those of the database.
     pub async fn insert_bet(&mut self, bet: &NewBet<'_>) -> Result<bool, DbError> {
-        let signature = bet.result.and_then(|result| result.signature);
-        let inserted = sqlx::query!(
-            "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context,
+        insert_one(&mut self.inner, bet).await
+    }
+}
+
+async fn insert_one(connection: &mut PgConnection, bet: &NewBet<'_>) -> Result<bool, DbError> {
+    let signature = bet.result.and_then(|result| result.signature);
+    let inserted = sqlx::query!(
+        "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context,
                  rules_id, rules_sha256, floats, taken_at, expires_at, result, cursor, signature, signing_key_no)
              VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, $9::text::numeric, $10, $11::text::json, $12, $13, $14, $15,
                  $16, $17::text::json, $18, $19, $20)
              ON CONFLICT (session_id, bet_ref) DO NOTHING",
-            bet.key.session_id,
-            bet.key.seed_no,
-            bet.key.nonce_i64(),
-            bet.bet_ref,
-            bet.kind.as_str(),
-            bet.game,
-            bet.params,
-            bet.selection,
-            bet.stake.map(BigDecimal::to_plain_string),
-            bet.currency,
-            bet.context,
-            bet.rules.map(|rules| rules.id.as_str()),
-            bet.rules.map(|rules| rules.sha256.as_slice()),
-            bet.rules.map(|rules| rules.floats.cast_signed()),
-            bet.taken_at,
-            bet.expires_at,
-            bet.result.map(|result| result.result.as_str()),
-            bet.result.map(|result| result.cursor.cast_signed()),
-            signature.as_ref().map(|signature| signature.signature.as_slice()),
-            signature.map(|signature| signature.signing_key_no),
-        )
-        .execute(&mut *self.inner)
-        .await?
-        .rows_affected();
-        match inserted {
-            0 | 1 => Ok(inserted == 1),
-            rows => decode::exactly_one("bet", rows).map(|()| true),
-        }
+        bet.key.session_id,
+        bet.key.seed_no,
+        bet.key.nonce_i64(),
+        bet.bet_ref,
+        bet.kind.as_str(),
+        bet.game,
+        bet.params,
+        bet.selection,
+        bet.stake.map(BigDecimal::to_plain_string),
+        bet.currency,
+        bet.context,
+        bet.rules.map(|rules| rules.id.as_str()),
+        bet.rules.map(|rules| rules.sha256.as_slice()),
+        bet.rules.map(|rules| rules.floats.cast_signed()),
+        bet.taken_at,
+        bet.expires_at,
+        bet.result.map(|result| result.result.as_str()),
+        bet.result.map(|result| result.cursor.cast_signed()),
+        signature.as_ref().map(|signature| signature.signature.as_slice()),
+        signature.map(|signature| signature.signing_key_no),
+    )
+    .execute(connection)
+    .await?
+    .rows_affected();
+    match inserted {
+        0 | 1 => Ok(inserted == 1),
+        rows => decode::exactly_one("bet", rows).map(|()| true),
     }
 }
 
@@ -219,6 +224,10 @@ impl BatchTx<'_> {
     /// # Errors
     /// Those of the database.
     pub async fn insert_bets(&mut self, bets: &[NewBet<'_>]) -> Result<usize, DbError> {
+        // Twenty arrays of one element take twice the time.
+        if let [only] = bets {
+            return insert_one(self.connection(), only).await.map(usize::from);
+        }
         let mut rows = Columns::default();
         bets.iter().for_each(|bet| rows.push(bet));
         let inserted = sqlx::query!(

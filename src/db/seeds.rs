@@ -4,6 +4,7 @@
 //! commitment, or the read fails).
 
 use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::sessions::LockedSession;
@@ -621,33 +622,7 @@ impl Tx {
         pending: bool,
         pending_max: u32,
     ) -> Result<Option<ReservedNonce>, DbError> {
-        let added = i32::from(pending);
-        // The limit concerns only what adds to it.
-        let ceiling = if pending { i32::try_from(pending_max).unwrap_or(i32::MAX) } else { i32::MAX };
-        sqlx::query!(
-            r#"UPDATE fairledger.seeds SET next_nonce = next_nonce + 1, pending = pending + $4
-               WHERE session_id = $1 AND commitment = $2 AND status = 'live' AND epoch = $3
-                 AND next_nonce < 9007199254740991 AND pending + $4 <= $5
-               RETURNING seed_no, next_nonce - 1 AS "nonce!", client_seed AS "client_seed!", sealed_seed, seal_key_id,
-                         greatest(clock_timestamp(), committed_at + interval '1 microsecond', live_at) AS "taken_at!""#,
-            session_id,
-            commitment.as_bytes().as_slice(),
-            epoch,
-            added,
-            ceiling,
-        )
-        .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|row| {
-            Ok(ReservedNonce {
-                seed_no: row.seed_no,
-                nonce: decode::unsigned("seed", row.nonce)?,
-                client_seed: decode::client_seed("seed", &row.client_seed)?,
-                sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
-                taken_at: row.taken_at,
-            })
-        })
-        .transpose()
+        reserve_one(&mut self.inner, session_id, commitment, epoch, pending, pending_max).await
     }
 
     /// Counts the pending bets of a seed down by one, which locks it; false when there is none to count. Whatever ends a pending bet
@@ -773,6 +748,43 @@ impl Tx {
     }
 }
 
+async fn reserve_one(
+    connection: &mut PgConnection,
+    session_id: Uuid,
+    commitment: &Commitment,
+    epoch: i32,
+    pending: bool,
+    pending_max: u32,
+) -> Result<Option<ReservedNonce>, DbError> {
+    let added = i32::from(pending);
+    // The limit concerns only what adds to it.
+    let ceiling = if pending { i32::try_from(pending_max).unwrap_or(i32::MAX) } else { i32::MAX };
+    sqlx::query!(
+        r#"UPDATE fairledger.seeds SET next_nonce = next_nonce + 1, pending = pending + $4
+               WHERE session_id = $1 AND commitment = $2 AND status = 'live' AND epoch = $3
+                 AND next_nonce < 9007199254740991 AND pending + $4 <= $5
+               RETURNING seed_no, next_nonce - 1 AS "nonce!", client_seed AS "client_seed!", sealed_seed, seal_key_id,
+                         greatest(clock_timestamp(), committed_at + interval '1 microsecond', live_at) AS "taken_at!""#,
+        session_id,
+        commitment.as_bytes().as_slice(),
+        epoch,
+        added,
+        ceiling,
+    )
+    .fetch_optional(connection)
+    .await?
+    .map(|row| {
+        Ok(ReservedNonce {
+            seed_no: row.seed_no,
+            nonce: decode::unsigned("seed", row.nonce)?,
+            client_seed: decode::client_seed("seed", &row.client_seed)?,
+            sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
+            taken_at: row.taken_at,
+        })
+    })
+    .transpose()
+}
+
 impl BatchTx<'_> {
     /// Hands out nonces of many seeds in one statement, with the guards of [`Tx::reserve_nonce`]: gives each seed's first, for the
     /// place in `wanted`, in no order. A seed that any guard fails for is left out, and nothing of it is counted.
@@ -789,6 +801,11 @@ impl BatchTx<'_> {
         pending_max: u32,
     ) -> Result<Vec<(usize, ReservedNonce)>, DbError> {
         debug_assert!(wanted.is_sorted_by(|a, b| (a.session_id, a.commitment) < (b.session_id, b.commitment)));
+        if let [Wanted { session_id, commitment, bets: 1, pending }] = wanted {
+            let reserved =
+                reserve_one(self.connection(), *session_id, commitment, epoch, *pending > 0, pending_max).await?;
+            return Ok(reserved.map(|reserved| (0, reserved)).into_iter().collect());
+        }
         let session_ids: Vec<Uuid> = wanted.iter().map(|seed| seed.session_id).collect();
         let commitments: Vec<&[u8]> = wanted.iter().map(|seed| seed.commitment.as_bytes().as_slice()).collect();
         let bets: Vec<i64> = wanted.iter().map(|seed| i64::from(seed.bets)).collect();

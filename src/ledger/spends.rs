@@ -115,6 +115,9 @@ pub(super) struct SpendGroup {
 impl SpendGroup {
     /// Inserts what can be inserted and gives how many, by the way that is the faster one for such a batch.
     async fn insert(&self, connection: &mut PgConnection, batch: &Batch<'_>) -> Result<usize, DbError> {
+        if let [only] = batch.rows.as_slice() {
+            return spends::insert(connection, only).await.map(usize::from);
+        }
         let wary = self.wary.fetch_update(Relaxed, Relaxed, |batches| batches.checked_sub(1)).is_ok();
         if !wary {
             if spends::insert_if_all_fresh(connection, &batch.rows).await? {
