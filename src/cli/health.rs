@@ -1,11 +1,19 @@
 //! `health`: asks a running service on this machine whether it will serve, for containers that have no other program to ask with.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use crate::config::Settings;
 
@@ -27,7 +35,8 @@ pub(super) struct Args {
 pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, CliError> {
     let address = reachable(settings.listen);
     let path = if args.alive { "/healthz" } else { "/readyz" };
-    let answer = tokio::time::timeout(TIMEOUT, ask(address, path))
+    let certificate = settings.tls.as_ref().map(|files| files.certificate.as_path());
+    let answer = tokio::time::timeout(TIMEOUT, ask(address, path, certificate))
         .await
         .map_err(|_| CliError::Refused(format!("{address} does not answer in time")))?
         .map_err(|error| CliError::Refused(format!("{address} does not answer: {error}")))?;
@@ -47,12 +56,87 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-async fn ask(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
+async fn ask(address: SocketAddr, path: &str, certificate: Option<&Path>) -> std::io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    match certificate {
+        None => ask_over(stream, address, path).await,
+        Some(certificate) => {
+            let config = Arc::new(trusting(certificate)?);
+            let stream = TlsConnector::from(config).connect(address.ip().into(), stream).await?;
+            ask_over(stream, address, path).await
+        }
+    }
+}
+
+async fn ask_over(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    address: SocketAddr,
+    path: &str,
+) -> std::io::Result<String> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// TLS with whoever shows the certificate in a file, and nobody else.
+fn trusting(file: &Path) -> std::io::Result<ClientConfig> {
+    let certificate = CertificateDer::from_pem_file(file)
+        .map_err(|error| std::io::Error::other(format!("{}: {error}", file.display())))?;
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Arc::new(OwnCertificate { certificate, provider: Arc::clone(&provider) });
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(std::io::Error::other)?;
+    Ok(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+}
+
+/// The service's own certificate, as this program's settings name it. Whoever issued it and whichever name is in it, the service is asked by
+/// its address on this machine, so it is told by the certificate itself and by having its key. A new file is met once the service has taken
+/// it too, which is within seconds.
+#[derive(Debug)]
+struct OwnCertificate {
+    certificate: CertificateDer<'static>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for OwnCertificate {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if *end_entity == self.certificate {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 #[cfg(test)]

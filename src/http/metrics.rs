@@ -303,7 +303,11 @@ impl Exposition {
             "From a request's headers to its answer's headers",
             metrics.latencies.clone(),
         );
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        let build = Info::new([
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("commit", env!("FAIRLEDGER_BUILD_COMMIT")),
+            ("schema", env!("FAIRLEDGER_BUILD_SCHEMA")),
+        ]);
         registry.register("fairledger_build", "The program", build);
         registry.register_collector(Box::new(Collected { app: app.clone(), ledger }));
         Self(Arc::new(registry))

@@ -71,3 +71,40 @@ async fn health_tells_by_its_exit_code_whether_the_service_will_serve() {
     drop(service);
     health(&["health"]).await.refused(&["does not answer"]);
 }
+
+fn write_pair(folder: &std::path::Path) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["ledger.example".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    std::fs::write(folder.join("certificate.pem"), certificate.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+}
+
+#[tokio::test]
+async fn health_asks_over_tls_and_a_hang_up_makes_the_service_take_a_new_certificate() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    write_pair(folder.path());
+    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
+    let env =
+        [("FAIRLEDGER_TLS_CERTIFICATE", certificate.to_str().unwrap()), ("FAIRLEDGER_TLS_KEY", key.to_str().unwrap())];
+    let service = Service::spawn(&db, &env, &[]);
+    let address = service.base_url.split("//").nth(1).unwrap().to_owned();
+    let health = || {
+        let mut command = program(&["health"]);
+        command.env("FAIRLEDGER_LISTEN", &address).envs(env);
+        done(command)
+    };
+    assert!(health().await.succeeded().out.contains("ready"));
+
+    // The service still shows the one that it has: it is not the one in the file.
+    write_pair(folder.path());
+    health().await.refused(&["does not answer", "certificate"]);
+    let pid = nix::unistd::Pid::from_raw(service.pid().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
+    while health().await.code != Some(0) {}
+
+    // A client that does not speak TLS is not answered.
+    let mut plain = program(&["health"]);
+    plain.env("FAIRLEDGER_LISTEN", &address);
+    done(plain).await.refused(&[]);
+}

@@ -12,13 +12,13 @@ use super::TestDb;
 
 const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(30);
-const LISTENING: &str = "listening on http://";
+const LISTENING: &str = "listening on ";
 
 /// A running `fairledger serve`. Killed when dropped.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
-    /// Where it listens: `http://127.0.0.1:PORT`.
+    /// Where it listens: `http://127.0.0.1:PORT`, with a certificate `https`.
     pub base_url: String,
     output: Arc<Output>,
 }
@@ -84,7 +84,7 @@ impl Service {
         let deadline = Instant::now() + START_MAX;
         loop {
             if let Some(address) = listening_address(&self.logs()) {
-                return format!("http://{address}");
+                return address.to_owned();
             }
             let ended = self.child.try_wait().unwrap();
             if ended.is_some() || Instant::now() > deadline {
@@ -172,7 +172,8 @@ fn collect(stream: impl Read + Send + 'static, output: &Arc<Output>) {
 /// The `host:port` after the first complete mention of where it listens, in plain or JSON output.
 fn listening_address(text: &str) -> Option<&str> {
     let (complete, _) = text.rsplit_once('\n')?;
-    let address = complete.split_once(LISTENING)?.1;
-    let end = address.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]-".contains(c))).unwrap_or(address.len());
+    let begin = complete.find(&format!("{LISTENING}http"))? + LISTENING.len();
+    let address = &complete[begin..];
+    let end = address.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]-/".contains(c))).unwrap_or(address.len());
     Some(&address[..end])
 }
