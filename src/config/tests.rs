@@ -222,3 +222,40 @@ fn the_secret_is_32_bytes_of_base64() {
         assert!(parse_secret(text).is_err(), "{text}");
     }
 }
+
+/// Every variable that a document or a file for operators names is one of ours, so that none of them is set in vain.
+#[test]
+fn documents_name_no_variable_that_is_no_setting() {
+    fn files(folder: &std::path::Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { files(&path, found) } else { found.push(path) }
+        }
+    }
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut documents = ["README.md", "Dockerfile", "docker-compose.yml"].map(|name| root.join(name)).to_vec();
+    files(&root.join("docs"), &mut documents);
+    files(&root.join("ops"), &mut documents);
+    // What the build and the benchmarks read.
+    let others = ["FAIRLEDGER_COMMIT", "FAIRLEDGER_BENCH_", CONFIG_ENV];
+    let is_known = |name: &str| {
+        let mut all = DEFINITIONS.iter();
+        others.iter().any(|other| name.starts_with(other))
+            || all.any(|one| one.env == name || (one.has_file() && name.strip_suffix("_FILE") == Some(one.env)))
+    };
+    let (mut named, mut unknown) = (0, Vec::new());
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for (at, _) in text.match_indices("FAIRLEDGER_") {
+            let rest = &text[at..];
+            let end = rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
+            let name = &rest[..end.unwrap_or(rest.len())];
+            named += 1;
+            if !is_known(name) {
+                unknown.push(format!("{}: {name}", document.display()));
+            }
+        }
+    }
+    assert!(named > 30, "only {named} were found");
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
