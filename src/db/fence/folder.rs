@@ -128,7 +128,7 @@ pub(super) struct Folder {
     dir: PathBuf,
     requests: mpsc::Sender<Request>,
     /// Held for as long as the folder is used.
-    _lock: File,
+    lock: File,
 }
 
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl Folder {
             .name("witness".to_owned())
             .spawn(move || write_marks(&file, &waiting))
             .map_err(error("starting its thread"))?;
-        Ok((Self { instance, dir: dir.to_owned(), requests, _lock: lock }, kept))
+        Ok((Self { instance, dir: dir.to_owned(), requests, lock }, kept))
     }
 
     /// Makes a mark durable.
@@ -182,6 +182,15 @@ impl Folder {
         let error = |reason: String| FenceError::Folder { dir: self.dir.clone(), reason };
         self.requests.send(request).map_err(|_| error("its thread has ended".to_owned()))?;
         written.await.unwrap_or_else(|_| Err("its thread has ended".to_owned())).map_err(error)
+    }
+}
+
+impl Drop for Folder {
+    /// A process that another thread is just starting may still have the file open, and closing ours would not give up the lock then.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::debug!(%error, "unlocking the witness folder");
+        }
     }
 }
 
