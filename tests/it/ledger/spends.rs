@@ -95,7 +95,7 @@ async fn i9_a_connection_lost_before_the_commit_leaves_nothing() {
         fairledger::db::Datastore::connect(&proxy.url(&db.service_url), &PoolSettings::default()).await.unwrap();
     let cut = fairledger::ledger::Ledger::new(store, settings());
     let first = spend(&token("k", 1));
-    proxy.cut_after_client_sends(b"SELECT fairledger.spend_if_all_fresh");
+    proxy.cut_after_client_sends(b"INSERT INTO fairledger.spends");
     let lost = cut.spend(&first).await;
     assert!(matches!(lost, Err(LedgerError::Db(DbError::Unavailable(_)))), "{lost:?}");
     let other = spend(&token("k", 1));
