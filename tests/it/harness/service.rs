@@ -12,6 +12,7 @@ use super::TestDb;
 
 const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(30);
+const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 const LISTENING: &str = "listening on ";
 
 /// A running `fairledger serve`. Killed when dropped.
@@ -88,7 +89,7 @@ impl Service {
             }
             let ended = self.child.try_wait().unwrap();
             if ended.is_some() || Instant::now() > deadline {
-                self.await_output(|printed| printed.streams_ended == 2, Duration::from_secs(1));
+                self.await_last_words();
                 panic!("not listening ({ended:?}); it printed:\n{}", self.logs());
             }
             let seen = self.logs().len();
@@ -99,6 +100,11 @@ impl Service {
     fn await_output(&self, condition: impl Fn(&Printed) -> bool, within: Duration) {
         let printed = self.output.printed.lock().unwrap();
         drop(self.output.grown.wait_timeout_while(printed, within, |printed| !condition(printed)).unwrap());
+    }
+
+    /// What a process printed last is still under way when it has ended. A server that outlives it may hold its streams open.
+    fn await_last_words(&self) {
+        self.await_output(|printed| printed.streams_ended == 2, LAST_WORDS_MAX);
     }
 
     /// The URL of a path such as `/v1/keys`.
@@ -119,6 +125,7 @@ impl Service {
     pub fn kill9(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.await_last_words();
     }
 
     /// SIGTERM, and waits for its end.
@@ -138,6 +145,7 @@ impl Service {
         let deadline = Instant::now() + within;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.await_last_words();
                 return status;
             }
             assert!(Instant::now() < deadline, "it runs on; it printed:\n{}", self.logs());
