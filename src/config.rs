@@ -139,6 +139,8 @@ pub struct Settings {
     pub log: String,
     /// Form of the log.
     pub log_format: LogFormat,
+    /// Where spans are sent: the collector's URL up to `/v1/traces`. Nowhere when not set.
+    pub otlp_endpoint: Option<String>,
 }
 
 impl Settings {
@@ -219,6 +221,7 @@ impl Settings {
                 "json" => Ok(LogFormat::Json),
                 _ => Err("must be auto, human or json".to_owned()),
             })?,
+            otlp_endpoint: read.optional("otlp-endpoint", values::collector)?,
         })
     }
 }

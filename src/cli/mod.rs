@@ -129,7 +129,10 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let sources = Sources::new(cli.flags.texts, cli.flags.config, std::env::vars_os())?;
     let settings = Settings::load(&sources)?;
-    telemetry::init(&settings.log, settings.log_format);
+    // Requests are what has spans.
+    let collector = settings.otlp_endpoint.as_deref().filter(|_| matches!(cli.command, Command::Serve(_)));
+    let _telemetry = telemetry::init(&settings.log, settings.log_format, collector)
+        .map_err(|reason| CliError::Refused(format!("spans cannot be exported: {reason}")))?;
     for name in sources.unknown_variables() {
         tracing::warn!(name, "no setting has this variable");
     }

@@ -387,4 +387,11 @@ pub const DEFINITIONS: &[Definition] = &[
         LOG,
         "human, json, or auto: human on a terminal and json otherwise",
     ),
+    secret(
+        "otlp-endpoint",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        Kind::Url,
+        LOG,
+        "Where the spans of requests are sent, such as http://localhost:4318 (OTLP over HTTP); needs a program built with the feature otlp",
+    ),
 ];

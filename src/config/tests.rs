@@ -91,6 +91,8 @@ fn a_wrong_setting_is_named_with_its_source_and_why() {
         (env("FAIRLEDGER_REQUIRE_DATABASE", "yes"), "must be true or false"),
         (env("FAIRLEDGER_LOG", "info,fairledger=loud"), "setting log (variable FAIRLEDGER_LOG): must be a filter"),
         (env("FAIRLEDGER_LOG_FORMAT", "xml"), "must be auto, human or json"),
+        (env("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"), "must be a URL such as http://localhost:4318"),
+        (env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:p@c:4318"), "goes into OTEL_EXPORTER_OTLP_HEADERS"),
         (env("FAIRLEDGER_READ_ROLE", "fairledger_service"), "must be another role than service-role"),
         (env("FAIRLEDGER_SERVICE_ROLE", "r".repeat(64)), "at most 63 bytes"),
         (

@@ -85,3 +85,17 @@ pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
     let networks: Result<_, _> = text.split(',').map(|text| network(text.trim())).collect();
     networks.map_err(|_| "must be addresses or networks separated by commas, such as 10.0.0.0/8, ::1".to_owned())
 }
+
+/// The base URL of a collector, without the slash at its end.
+pub(super) fn collector(text: &str) -> Result<String, String> {
+    let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    // What stands before an @ may be a password, and would be shown.
+    let fits = place.is_some_and(|place| {
+        !place.is_empty() && !place.contains(|c: char| c.is_whitespace() || c.is_control() || "@?#".contains(c))
+    });
+    if fits {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else {
+        Err("must be a URL such as http://localhost:4318; what the collector asks for goes into OTEL_EXPORTER_OTLP_HEADERS".to_owned())
+    }
+}

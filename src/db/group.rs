@@ -21,6 +21,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use super::stats::{Distribution, Tally};
 use super::writer::Writer;
@@ -69,6 +70,8 @@ pub trait Work: Send + Sync + 'static {
     type Item: Send + Sync + 'static;
     /// What each is told.
     type Answer: Send + 'static;
+    /// The name of its transactions, and of a wait for one in a trace.
+    const NAME: &'static str;
     /// Settings of the writers' sessions besides the limits, by name.
     const SESSION: &'static [(&'static str, &'static str)];
 
@@ -138,7 +141,8 @@ impl<W: Work> Group<W> {
             }
             mpsc::error::TrySendError::Closed(_) => DbError::Unavailable("the service is stopping".to_owned()),
         })?;
-        answered.await.unwrap_or_else(|_| Err(writer_ended()))
+        let span = tracing::debug_span!("batch", name = W::NAME);
+        answered.instrument(span).await.unwrap_or_else(|_| Err(writer_ended()))
     }
 
     fn start(&self) -> Vec<mpsc::Sender<Job<W>>> {

@@ -52,6 +52,8 @@ pub(crate) use decode::corrupt;
 use fence::{Fence, FenceError, FenceSettings};
 use lease::Lease;
 use stats::{Kind, Stats, StoreStats, Timed};
+#[cfg(feature = "otlp")]
+pub(crate) use tls::client_config;
 
 /// How many times a transaction is tried in all when PostgreSQL reports a serialization failure or a deadlock.
 pub const ATTEMPTS_MAX: u32 = 5;

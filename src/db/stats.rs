@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tracing::Span;
+
 /// Upper bounds of the times that are counted apart, in microseconds.
 pub const TIMES_US: [u64; 10] = [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_024_000];
 
@@ -83,7 +85,9 @@ impl Stats {
     }
 
     pub fn begun(self: &Arc<Self>, name: &'static str) -> Timed {
-        Timed { stats: Arc::clone(self), name, started: Instant::now() }
+        // Within a request only: each of maintenance's own would be a trace.
+        let span = if Span::current().is_none() { Span::none() } else { tracing::debug_span!("transaction", name) };
+        Timed { stats: Arc::clone(self), name, started: Instant::now(), _span: span }
     }
 
     pub fn count_pool_timeout(&self) {
@@ -106,6 +110,8 @@ pub(super) struct Timed {
     stats: Arc<Stats>,
     name: &'static str,
     started: Instant,
+    /// Never entered: it is as long as the transaction.
+    _span: Span,
 }
 
 impl Timed {

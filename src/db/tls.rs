@@ -91,7 +91,11 @@ fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>> + S
     });
 }
 
-fn client_config(roots: Option<&str>) -> Result<ClientConfig, String> {
+/// A client's TLS: against the roots of a file, or the system's.
+///
+/// # Errors
+/// In words: a file that has no roots.
+pub(crate) fn client_config(roots: Option<&str>) -> Result<ClientConfig, String> {
     let mut store = RootCertStore::empty();
     match roots {
         Some(path) => {

@@ -13,8 +13,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 use uuid::Uuid;
+
+use crate::telemetry::{self, Caller};
 
 use super::metrics::{Metrics, route_word};
 use super::problem::{self, Problem};
@@ -37,8 +39,8 @@ fn request_id(headers: &HeaderMap) -> String {
     given.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
 }
 
-/// Trace and parent of a well-formed `traceparent` (W3C Trace Context), which tie our log lines to the caller's own.
-fn trace_context(headers: &HeaderMap) -> Option<(&str, &str)> {
+/// What a well-formed `traceparent` (W3C Trace Context) says, which ties our log lines and spans to the caller's own.
+fn caller(headers: &HeaderMap) -> Option<Caller<'_>> {
     let text = headers.get(TRACEPARENT)?.to_str().ok()?;
     let mut parts = text.split('-');
     let (version, trace_id, parent_id, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -49,7 +51,10 @@ fn trace_context(headers: &HeaderMap) -> Option<(&str, &str)> {
     let well_formed = hex(version, 2) && hex(trace_id, 32) && hex(parent_id, 16) && hex(flags, 2);
     // Later versions may have more parts; this one has not, and ff is none.
     let version_fits = version != "ff" && (version != "00" || parts.next().is_none());
-    (well_formed && version_fits && some(trace_id) && some(parent_id)).then_some((trace_id, parent_id))
+    let placed = well_formed && version_fits && some(trace_id) && some(parent_id);
+    // The lowest bit of the last digit.
+    let sampled = || flags.ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f']);
+    placed.then(|| Caller { trace_id, parent_id, sampled: sampled() })
 }
 
 /// The method as a word from a short list: a caller can make others up.
@@ -72,9 +77,10 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let _under_way = metrics.request_under_way();
     let method = method_word(request.method());
     let route = route_word(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str));
-    let trace = trace_context(request.headers());
-    let (trace_id, parent_id) = (trace.map(|trace| trace.0), trace.map(|trace| trace.1));
+    let caller = caller(request.headers());
+    let (trace_id, parent_id) = (caller.map(|caller| caller.trace_id), caller.map(|caller| caller.parent_id));
     let span = tracing::info_span!("request", method, route, request_id, trace_id, parent_id);
+    telemetry::place(&span, caller);
     async {
         // What a panic leaves behind is dropped with the request: transactions roll back, places are given back.
         let mut response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
@@ -89,8 +95,10 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         let took = started.elapsed();
         metrics.answered(method, route, response.status(), code, took);
+        let status = response.status().as_u16();
         let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        tracing::info!(status = response.status().as_u16(), code, latency_us, "answered");
+        tracing::info!(status, code, latency_us, "answered");
+        telemetry::answered(&Span::current(), status, code);
         response
     }
     .instrument(span)
@@ -122,11 +130,15 @@ mod tests {
         let trace_of = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(TRACEPARENT, HeaderValue::from_str(text).unwrap());
-            trace_context(&headers).map(|(trace, parent)| (trace.to_owned(), parent.to_owned()))
+            caller(&headers).map(|of| (of.trace_id.to_owned(), of.parent_id.to_owned(), of.sampled))
         };
         let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
-        for good in [format!("00-{trace}-{parent}-01"), format!("cc-{trace}-{parent}-01-more")] {
-            assert_eq!(trace_of(&good), Some((trace.to_owned(), parent.to_owned())), "{good}");
+        for (good, sampled) in [
+            (format!("00-{trace}-{parent}-01"), true),
+            (format!("00-{trace}-{parent}-02"), false),
+            (format!("cc-{trace}-{parent}-0b-more"), true),
+        ] {
+            assert_eq!(trace_of(&good), Some((trace.to_owned(), parent.to_owned(), sampled)), "{good}");
         }
         for bad in [
             String::new(),

@@ -141,12 +141,13 @@ impl SpendGroup {
 impl Work for SpendGroup {
     type Item = Spend;
     type Answer = Result<Spent, LedgerError>;
+    const NAME: &'static str = "spend.group";
     // The statement is always the same and its plan too: planning it anew would cost more than a few rows.
     const SESSION: &'static [(&'static str, &'static str)] = &[("plan_cache_mode", "force_generic_plan")];
 
     async fn commit(&self, writer: &mut Writer, items: &[Spend]) -> Result<Vec<Reply<Self::Answer>>, DbError> {
         let batch = Batch::new(items);
-        let mut tx = writer.begin("spend.group").await?;
+        let mut tx = writer.begin(Self::NAME).await?;
         let standings = match self.insert_and_look(tx.connection(), &batch).await {
             Ok(standings) => standings,
             Err(error) => {

@@ -64,7 +64,7 @@ impl BetGroup {
     }
 
     async fn try_commit(&self, writer: &mut Writer, batch: &mut Batch<'_>, look_first: bool) -> Result<Tried, DbError> {
-        let mut tx = writer.begin("bet.group").await?;
+        let mut tx = writer.begin(<Self as Work>::NAME).await?;
         let tried = async {
             if look_first {
                 let known = tx.known_refs(&batch.refs()).await?;
@@ -143,6 +143,7 @@ impl BetGroup {
 impl Work for BetGroup {
     type Item = BetItem;
     type Answer = Result<Taken, SeedsError>;
+    const NAME: &'static str = "bet.group";
     const SESSION: &'static [(&'static str, &'static str)] = ORDERED;
 
     async fn commit(&self, writer: &mut Writer, items: &[BetItem]) -> Result<Vec<Reply<Self::Answer>>, DbError> {

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Service, TestDb, data_folder, id};
+use crate::harness::{Caller, Service, TestDb, data_folder, http_client, id};
 
 mod evidence;
 mod export;
@@ -18,13 +18,16 @@ mod serve;
 mod settings;
 mod tls;
 mod token;
+#[cfg(feature = "otlp")]
+mod traces;
 mod verify;
 
 /// The program with nothing of the tester's own environment that it would read.
 fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
     for (name, _) in std::env::vars_os() {
-        let ours = |name: &str| name.starts_with("FAIRLEDGER_") || name.contains("DATABASE_URL");
+        let ours =
+            |name: &str| name.starts_with("FAIRLEDGER_") || name.starts_with("OTEL_") || name.contains("DATABASE_URL");
         if name.to_str().is_some_and(ours) && name != "FAIRLEDGER_PG_BIN" {
             command.env_remove(name);
         }

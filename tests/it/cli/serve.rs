@@ -54,6 +54,14 @@ async fn it_warns_when_it_could_change_history_i8() {
     assert!(service.logs().contains("DATABASE_URL connects as the owner"), "{}", service.logs());
 }
 
+#[cfg(not(feature = "otlp"))]
+#[tokio::test]
+async fn without_the_feature_a_collector_gets_nothing_and_the_log_says_so() {
+    let db = TestDb::new().await;
+    let service = Service::spawn(&db, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")], &[]);
+    assert!(service.logs().contains("built without the feature otlp"), "{}", service.logs());
+}
+
 #[tokio::test]
 async fn it_tells_why_it_cannot_listen() {
     let db = TestDb::new().await;

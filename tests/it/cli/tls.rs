@@ -92,7 +92,7 @@ async fn with_verify_full_only_the_right_server_is_talked_to() {
     run(&["migrate", "--check"], NAMED, &right).await.succeeded();
     run(&["token", "create", "--scope", "engine"], NAMED, &right).await.succeeded();
     let service = Service::spawn_at(&url(SERVICE, NAMED, &right), &db, &[], &[]);
-    assert_eq!(reqwest::get(service.url("/readyz")).await.unwrap().status().as_u16(), 200);
+    assert_eq!(http_client().get(service.url("/readyz")).send().await.unwrap().status().as_u16(), 200);
     let encrypted =
         "SELECT count(*) > 0 AND bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1";
     assert!(sqlx::query_scalar::<_, bool>(encrypted).bind(SERVICE).fetch_one(&mut admin).await.unwrap());

@@ -6,6 +6,13 @@ use serde_json::{Value, json};
 
 use super::Service;
 
+/// A client of HTTP, for what needs no more than one request.
+pub fn http_client() -> reqwest::Client {
+    // With the feature otlp, reqwest wants to know how it would speak TLS. All but the first time it has been told.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 /// A caller of a running service.
 #[derive(Clone)]
 pub struct Caller {
@@ -21,7 +28,7 @@ impl Caller {
 
     /// Of a service at `http://HOST:PORT`.
     pub fn at(base_url: &str, token: &str) -> Self {
-        Self { base_url: base_url.to_owned(), token: token.to_owned(), client: reqwest::Client::new() }
+        Self { base_url: base_url.to_owned(), token: token.to_owned(), client: http_client() }
     }
 
     pub async fn try_call(

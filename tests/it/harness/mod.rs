@@ -27,7 +27,7 @@ mod snapshot;
 mod standby;
 mod tests;
 
-pub use caller::{Caller, data_folder, id};
+pub use caller::{Caller, data_folder, http_client, id};
 pub use clock::TestClock;
 pub use cluster::Cluster;
 pub use pair::Pair;

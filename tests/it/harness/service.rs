@@ -47,7 +47,7 @@ impl Service {
     pub fn spawn_at(database_url: &str, db: &TestDb, env: &[(&str, &str)], args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
         for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(|name| name.starts_with("FAIRLEDGER_")) {
+            if name.to_str().is_some_and(|name| name.starts_with("FAIRLEDGER_") || name.starts_with("OTEL_")) {
                 command.env_remove(name);
             }
         }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Api, Setup};
-use crate::harness::{Proxy, TestDb};
+use crate::harness::{Proxy, TestDb, http_client};
 use crate::history::plans::FILL;
 
 struct Served {
@@ -42,7 +42,7 @@ async fn served(db: TestDb, url: Option<String>, settings: HistorySettings) -> S
 impl Served {
     async fn get(&self, query: &str) -> reqwest::Response {
         let url = format!("http://{}/v1/records/export?{query}", self.address);
-        reqwest::Client::new().get(url).bearer_auth(self.api.token.expose()).send().await.unwrap()
+        http_client().get(url).bearer_auth(self.api.token.expose()).send().await.unwrap()
     }
 
     /// Asks for an export on a connection of its own, and reads no more than the beginning.

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{Api, Setup};
+use crate::harness::http_client;
 use fairledger::http::auth::ApiToken;
 use fairledger::http::{HttpSettings, serve};
 
@@ -164,6 +165,6 @@ async fn connections_past_the_bound_wait_their_turn() {
 async fn the_description_is_served() {
     let served = served(HttpSettings::default()).await;
     let url = format!("http://{}/openapi.json", served.address);
-    let described: serde_json::Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    let described: serde_json::Value = http_client().get(url).send().await.unwrap().json().await.unwrap();
     assert_eq!(described, fairledger::http::openapi());
 }

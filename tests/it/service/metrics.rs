@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Service, TestDb, id};
+use crate::harness::{Caller, Service, TestDb, http_client, id};
 
 /// A scrape: values by series as written.
 struct Scrape {
@@ -38,7 +38,7 @@ impl Scrape {
 }
 
 async fn scrape(address: &str) -> Scrape {
-    let answer = reqwest::get(format!("http://{address}/metrics")).await.unwrap();
+    let answer = http_client().get(format!("http://{address}/metrics")).send().await.unwrap();
     assert!(answer.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
     let text = answer.text().await.unwrap();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -159,7 +159,7 @@ async fn the_numbers_follow_what_happens_and_name_no_one_i13() {
         assert!(!after.text.contains(secret), "{secret} in:\n{}", after.text);
     }
     assert_eq!(after.families(), documented(), "docs/METRICS.md and the exposition differ");
-    assert_eq!(reqwest::get(format!("http://{address}/v1/keys")).await.unwrap().status().as_u16(), 404);
+    assert_eq!(http_client().get(format!("http://{address}/v1/keys")).send().await.unwrap().status().as_u16(), 404);
 
     let mut admin = db.owner().await;
     let mut held = sqlx::Connection::begin(&mut admin).await.unwrap();
@@ -199,7 +199,7 @@ async fn every_line_of_a_request_has_its_id_and_its_callers_trace() {
     let db = TestDb::new().await;
     let service = Service::spawn(&db, &[], &[]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let asked = reqwest::Client::new()
+    let asked = http_client()
         .get(service.url("/v1/keys"))
         .header("x-request-id", "request-of-the-test")
         .header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"));
