@@ -151,6 +151,27 @@ async fn i7_a_seed_that_does_not_open_fails_its_own_bets_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn i3_a_batch_under_a_counter_that_was_set_back_hands_no_nonce_out_twice() {
+    let db = TestDb::new().await;
+    let seeds = one_writer(&db.service_url, SeedsSettings::default()).await;
+    let (set_back, sound) = (session(&seeds).await, session(&seeds).await);
+    seeds.take_bet(set_back.session_id, &dice(set_back.commitment, "first")).await.unwrap();
+    let mut owner = db.owner().await;
+    sqlx::query("UPDATE fairledger.seeds SET next_nonce = 0 WHERE session_id = $1")
+        .bind(set_back.session_id)
+        .execute(&mut owner)
+        .await
+        .unwrap();
+    let bet = |view: &View, name: &str| (view.session_id, dice(view.commitment, name));
+    let answers = in_one_batch(&db, &seeds, vec![bet(&set_back, "a"), bet(&sound, "b"), bet(&set_back, "c")]).await;
+    let [a, b, c] = <[_; 3]>::try_from(answers).unwrap();
+    refused!(a, SeedsError::Db(DbError::Unexpected(_)));
+    refused!(c, SeedsError::Db(DbError::Unexpected(_)));
+    assert_eq!(nonce_of(&b.unwrap()), 0, "others are not harmed");
+    assert_eq!(all_bets(&seeds, set_back.session_id).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn i9_a_lost_answer_to_a_batchs_commit_is_unknown_and_the_same_bets_again_are_found() {
     let db = TestDb::new().await;
     let proxy = Proxy::start(&db.service_url).await;
