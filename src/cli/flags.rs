@@ -38,6 +38,7 @@ fn ids(definition: &Definition) -> (Option<&'static str>, Option<&'static str>) 
         "seed-keys" => Some("seed-keys-file"),
         "secret" => Some("secret-file"),
         "signing-key" => Some("signing-key-file"),
+        "otlp-endpoint" => Some("otlp-endpoint-file"),
         _ => None,
     };
     ((definition.kind != Kind::Secret).then_some(definition.name), file)
