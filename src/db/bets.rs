@@ -216,28 +216,6 @@ impl<'a> Columns<'a> {
         self.signature.push(signature.map(|signature| signature.signature.as_slice()));
         self.signing_key_no.push(signature.map(|signature| signature.signing_key_no));
     }
-
-    /// Empties the columns in which no bet has a value, which most bets of most batches leave more than half of. PostgreSQL's `unnest`
-    /// goes on with nulls where an array is shorter than the others.
-    fn drop_nulls(&mut self) {
-        fn empty_if_null<T>(column: &mut Vec<Option<T>>) {
-            if column.iter().all(Option::is_none) {
-                column.clear();
-            }
-        }
-        empty_if_null(&mut self.selection);
-        empty_if_null(&mut self.stake);
-        empty_if_null(&mut self.currency);
-        empty_if_null(&mut self.context);
-        empty_if_null(&mut self.rules_id);
-        empty_if_null(&mut self.rules_sha256);
-        empty_if_null(&mut self.floats);
-        empty_if_null(&mut self.expires_at);
-        empty_if_null(&mut self.result);
-        empty_if_null(&mut self.cursor);
-        empty_if_null(&mut self.signature);
-        empty_if_null(&mut self.signing_key_no);
-    }
 }
 
 impl BatchTx<'_> {
@@ -252,7 +230,6 @@ impl BatchTx<'_> {
         }
         let mut rows = Columns::default();
         bets.iter().for_each(|bet| rows.push(bet));
-        rows.drop_nulls();
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.bets (session_id, seed_no, nonce, bet_ref, kind, game, params, selection, stake, currency, context,
                  rules_id, rules_sha256, floats, taken_at, expires_at, result, cursor, signature, signing_key_no)
