@@ -86,11 +86,11 @@ pub(crate) fn place(span: &Span, caller: Option<Caller<'_>>) {
     traces::place(span, caller);
 }
 
-/// Notes in a request's span what it was answered.
+/// Notes in a request's span, which is the current one, what it was answered.
 #[cfg_attr(not(feature = "otlp"), expect(unused_variables))]
-pub(crate) fn answered(span: &Span, status: u16, code: Option<&'static str>) {
+pub(crate) fn answered(status: u16, code: Option<&'static str>) {
     #[cfg(feature = "otlp")]
-    traces::answered(span, status, code);
+    traces::answered(&Span::current(), status, code);
 }
 
 fn filter(filter: &str) -> EnvFilter {

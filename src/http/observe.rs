@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
-use tracing::{Instrument as _, Span};
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use crate::telemetry::{self, Caller};
@@ -52,9 +52,8 @@ fn caller(headers: &HeaderMap) -> Option<Caller<'_>> {
     // Later versions may have more parts; this one has not, and ff is none.
     let version_fits = version != "ff" && (version != "00" || parts.next().is_none());
     let placed = well_formed && version_fits && some(trace_id) && some(parent_id);
-    // The lowest bit of the last digit.
-    let sampled = || flags.ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f']);
-    placed.then(|| Caller { trace_id, parent_id, sampled: sampled() })
+    let sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
+    placed.then_some(Caller { trace_id, parent_id, sampled })
 }
 
 /// The method as a word from a short list: a caller can make others up.
@@ -98,7 +97,7 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
         let status = response.status().as_u16();
         let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(status, code, latency_us, "answered");
-        telemetry::answered(&Span::current(), status, code);
+        telemetry::answered(status, code);
         response
     }
     .instrument(span)

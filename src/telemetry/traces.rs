@@ -84,14 +84,15 @@ pub(super) fn start(collector: &str) -> Result<(AnyLayer, Export), String> {
 
 /// That of the standard's variables; its default without them.
 fn protocol() -> Result<Protocol, String> {
-    let variables = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
-    let set =
-        variables.into_iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
-    match set.as_ref().map(|(name, text)| (name, text.as_str())) {
-        None | Some((_, "http/protobuf")) => Ok(Protocol::HttpBinary),
-        Some((_, "http/json")) => Ok(Protocol::HttpJson),
-        Some((name, _)) => Err(format!("{name} must be http/protobuf or http/json")),
+    for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
+        match std::env::var(name).as_deref() {
+            Err(_) | Ok("") => {}
+            Ok("http/protobuf") => return Ok(Protocol::HttpBinary),
+            Ok("http/json") => return Ok(Protocol::HttpJson),
+            Ok(_) => return Err(format!("{name} must be http/protobuf or http/json")),
+        }
     }
+    Ok(Protocol::HttpBinary)
 }
 
 /// Who we are, unless the standard's variables say so.
@@ -176,14 +177,11 @@ impl<E: SpanExporter> SpanExporter for Shaped<E> {
 /// What leaves of a span: its name, its times, its place in the trace, and these attributes.
 fn shape(mut span: SpanData) -> SpanData {
     let fields = std::mem::take(&mut span.attributes);
-    let text = |name: &str| fields.iter().find(|field| field.key.as_str() == name).map(|field| field.value.to_string());
-    let attribute = |name: &str, key: &'static str| {
-        let field = fields.iter().find(|field| field.key.as_str() == name)?;
-        Some(KeyValue::new(key, field.value.clone()))
-    };
+    let value = |name: &str| fields.iter().find(|field| field.key.as_str() == name).map(|field| &field.value);
+    let text = |name: &str| value(name).map_or_else(String::new, Value::to_string);
     if span.name == REQUEST {
         span.span_kind = SpanKind::Server;
-        span.name = format!("{} {}", text("method").unwrap_or_default(), text("route").unwrap_or_default()).into();
+        span.name = format!("{} {}", text("method"), text("route")).into();
         let attributes = [
             ("method", "http.request.method"),
             ("route", "http.route"),
@@ -191,16 +189,14 @@ fn shape(mut span: SpanData) -> SpanData {
             ("code", "error.type"),
             ("request_id", "fairledger.request_id"),
         ];
-        span.attributes = attributes.into_iter().filter_map(|(name, key)| attribute(name, key)).collect();
-        let failed = fields
-            .iter()
-            .any(|field| field.key.as_str() == "status" && matches!(field.value, Value::I64(status) if status >= 500));
-        if failed {
-            span.status = Status::error(text("code").unwrap_or_default());
+        let given = |(name, key)| Some(KeyValue::new(key, value(name)?.clone()));
+        span.attributes = attributes.into_iter().filter_map(given).collect();
+        if matches!(value("status"), Some(Value::I64(500..))) {
+            span.status = Status::error(text("code"));
         }
     } else {
         let transaction = span.name == TRANSACTION;
-        span.name = text("name").unwrap_or_default().into();
+        span.name = text("name").into();
         if transaction {
             span.span_kind = SpanKind::Client;
             span.attributes = vec![KeyValue::new("db.system.name", "postgresql")];
