@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Service, TestDb, data_folder, http_client, id};
+use crate::harness::{self, Caller, Service, TestDb, data_folder, http_client, id};
 
 mod evidence;
 mod export;
@@ -22,17 +22,10 @@ mod token;
 mod traces;
 mod verify;
 
-/// The program with nothing of the tester's own environment that it would read.
+/// The program, with what it prints kept from the test's own output.
 fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
-    for (name, _) in std::env::vars_os() {
-        let ours =
-            |name: &str| name.starts_with("FAIRLEDGER_") || name.starts_with("OTEL_") || name.contains("DATABASE_URL");
-        if name.to_str().is_some_and(ours) && name != "FAIRLEDGER_PG_BIN" {
-            command.env_remove(name);
-        }
-    }
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = harness::program(args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

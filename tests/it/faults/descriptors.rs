@@ -4,11 +4,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::harness::Service;
+use crate::harness::{Service, forget_settings};
 
 /// The service with so many file descriptors at the most.
 fn with_descriptors(db: &TestDb, limit: u32) -> Service {
     let mut command = std::process::Command::new("sh");
+    forget_settings(&mut command);
     let serve = format!("ulimit -n {limit} && exec \"$0\" serve --listen 127.0.0.1:0 --data-dir \"$1\"");
     command.arg("-c").arg(serve).arg(env!("CARGO_BIN_EXE_fairledger")).arg(db.data_dir());
     command

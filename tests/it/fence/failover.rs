@@ -1,7 +1,6 @@
 //! Failovers, with a primary and a standby of our own.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +9,7 @@ use fairledger::http::auth::{ApiToken, new_token_id};
 use serde_json::Value;
 
 use super::*;
-use crate::harness::{Caller, Pair, Proxy, Service, id};
+use crate::harness::{Caller, Pair, Proxy, Service, id, program};
 
 /// A service over a proxy that leads to the primary of a pair.
 struct Setup {
@@ -207,9 +206,8 @@ async fn nothing_is_served_on_a_standby_nor_without_the_synchronous_one_that_was
         (&pair.standby, vec![], "is a standby"),
         (&pair.primary, vec!["--require-sync-standby"], "no commit waits for a standby"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
+        let mut command = program(&["serve", "--listen", "127.0.0.1:0"]);
         command
-            .args(["serve", "--listen", "127.0.0.1:0"])
             .args(args)
             .env("DATABASE_URL", Pair::service_url(server))
             .env("FAIRLEDGER_SEED_KEYS_FILE", db.data_dir().join("seed-keys"))

@@ -1,13 +1,13 @@
 //! The service as a process with a witness folder: killed under load, and its data folder's database put back.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
 
 use super::*;
-use crate::harness::{Caller, Service, data_folder, id};
+use crate::harness::{Caller, Service, data_folder, id, program};
 
 /// Spends fresh tokens one after another until told to stop; each is sent again until its outcome is known.
 async fn spend_on(caller: Arc<std::sync::RwLock<Caller>>, player: u64, done: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
@@ -63,13 +63,8 @@ async fn kill_9_of_the_service_under_load_never_leads_to_quarantine_i9_i10() {
 }
 
 fn in_folder(data: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("FAIRLEDGER_") && name != "FAIRLEDGER_PG_BIN") {
-            command.env_remove(name);
-        }
-    }
-    command.args(args).args(["--data-dir".as_ref(), data.as_os_str()]).env_remove("DATABASE_URL").stdin(Stdio::null());
+    let mut command = program(args);
+    command.args(["--data-dir".as_ref(), data.as_os_str()]);
     command
 }
 

@@ -1,7 +1,6 @@
 //! What a recovery does: to seeds, pending bets, keys, to one instance and to several.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use fairledger::db::PoolSettings;
 use fairledger::gfs::{ClientSeed, ServerSeed};
@@ -14,17 +13,12 @@ use serde_json::Value;
 use sqlx::Row as _;
 
 use super::*;
+use crate::harness::program;
 
 /// Runs the program's command as its operator would.
 async fn command(db: &TestDb, witness: Option<&Path>, args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("FAIRLEDGER_")) {
-            command.env_remove(name);
-        }
-    }
+    let mut command = program(args);
     command
-        .args(args)
         .env("DATABASE_URL", &db.service_url)
         .env("MIGRATE_DATABASE_URL", &db.owner_url)
         .env("FAIRLEDGER_SEED_KEYS_FILE", db.data_dir().join("seed-keys"));

@@ -32,7 +32,7 @@ pub use clock::TestClock;
 pub use cluster::Cluster;
 pub use pair::Pair;
 pub use proxy::{Pace, Proxy};
-pub use service::Service;
+pub use service::{Service, forget_settings, program};
 pub use snapshot::Snapshot;
 pub use standby::{Primary, Standby};
 

@@ -37,6 +37,26 @@ struct Printed {
     streams_ended: u32,
 }
 
+/// The built program, with nothing of the tester's own environment that it would read but where PostgreSQL's binaries are.
+pub fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
+    forget_settings(&mut command);
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Keeps the tester's own settings from a command that starts the program.
+pub fn forget_settings(command: &mut Command) {
+    let read = |name: &str| {
+        (name.starts_with("FAIRLEDGER_") && name != "FAIRLEDGER_PG_BIN")
+            || name.starts_with("OTEL_")
+            || name.contains("DATABASE_URL")
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(read)) {
+        command.env_remove(name);
+    }
+}
+
 impl Service {
     /// Starts the service on a test's database, as its service role, with more environment and arguments.
     pub fn spawn(db: &TestDb, env: &[(&str, &str)], args: &[&str]) -> Self {
@@ -45,14 +65,8 @@ impl Service {
 
     /// The same over another URL, such as a proxy's.
     pub fn spawn_at(database_url: &str, db: &TestDb, env: &[(&str, &str)], args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(|name| name.starts_with("FAIRLEDGER_") || name.starts_with("OTEL_")) {
-                command.env_remove(name);
-            }
-        }
+        let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(db.data_dir())
             .args(args)
             .env("DATABASE_URL", database_url)

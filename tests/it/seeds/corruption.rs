@@ -3,16 +3,9 @@
 use fairledger::db::DbError;
 use fairledger::seeds::error::SeedsError;
 use fairledger::seeds::{KeyRing, RotateRequest, Seeds, SeedsSettings, ServiceSecret, StartError};
-use sqlx::AssertSqlSafe;
 
-use super::{RING, dice, refused, session, start};
+use super::{RING, as_owner, dice, refused, session, start};
 use crate::harness::TestDb;
-
-async fn as_owner(db: &TestDb, statement: &str) {
-    let mut owner = db.owner().await;
-    let done = sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&mut owner).await.unwrap();
-    assert!(done.rows_affected() > 0, "{statement} changed nothing");
-}
 
 #[tokio::test]
 async fn a_sealed_seed_copied_into_another_sessions_row_does_not_open() {

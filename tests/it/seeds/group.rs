@@ -14,7 +14,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::{RING, all_bets, dice, game, inspected, nonce_of, refused, session, start};
+use super::{RING, all_bets, as_owner, dice, game, inspected, nonce_of, refused, session, start};
 use crate::harness::{Proxy, TestDb};
 
 const SOMEONE_WAITS: &str =
@@ -156,12 +156,8 @@ async fn i3_a_batch_under_a_counter_that_was_set_back_hands_no_nonce_out_twice()
     let seeds = one_writer(&db.service_url, SeedsSettings::default()).await;
     let (set_back, sound) = (session(&seeds).await, session(&seeds).await);
     seeds.take_bet(set_back.session_id, &dice(set_back.commitment, "first")).await.unwrap();
-    let mut owner = db.owner().await;
-    sqlx::query("UPDATE fairledger.seeds SET next_nonce = 0 WHERE session_id = $1")
-        .bind(set_back.session_id)
-        .execute(&mut owner)
-        .await
-        .unwrap();
+    as_owner(&db, &format!("UPDATE fairledger.seeds SET next_nonce = 0 WHERE session_id = '{}'", set_back.session_id))
+        .await;
     let bet = |view: &View, name: &str| (view.session_id, dice(view.commitment, name));
     let answers = in_one_batch(&db, &seeds, vec![bet(&set_back, "a"), bet(&sound, "b"), bet(&set_back, "c")]).await;
     let [a, b, c] = <[_; 3]>::try_from(answers).unwrap();

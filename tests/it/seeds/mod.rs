@@ -21,6 +21,7 @@ use fairledger::seeds::model::{BetAnswer, View};
 use fairledger::seeds::values::{BetRef, BoundedJson, JSON_BYTES_MAX, Money};
 use fairledger::seeds::{BetRequest, GameRequest, KeyRing, Seeds, SeedsSettings, ServiceSecret, SessionRequest, Wager};
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use crate::harness::TestDb;
@@ -36,6 +37,13 @@ async fn start_with(db: &TestDb, settings: SeedsSettings, signing_key: Option<Si
 
 async fn start(db: &TestDb) -> Seeds {
     start_with(db, SeedsSettings::default(), None).await
+}
+
+/// Changes what only the owner may, as a fault or a tamperer would.
+async fn as_owner(db: &TestDb, statement: &str) {
+    let mut owner = db.owner().await;
+    let done = sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&mut owner).await.unwrap();
+    assert!(done.rows_affected() > 0, "{statement} changed nothing");
 }
 
 /// Bets each in a transaction of its own.

@@ -1,7 +1,6 @@
 //! kill -9 under load, many times, of the service and of PostgreSQL.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::check;
-use crate::harness::{Caller, Service, TestDb, data_folder, id};
+use crate::harness::{Caller, Service, TestDb, data_folder, id, program};
 
 const PLAYERS: usize = 12;
 
@@ -94,9 +93,8 @@ async fn i9_kill_9_of_the_service_under_load_loses_and_doubles_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i9_kill_9_of_postgresql_under_load_loses_and_doubles_nothing() {
     let (_folder, data) = data_folder();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data).env_remove("DATABASE_URL");
-    command.stdin(Stdio::null());
+    let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+    command.arg(&data);
     let mut service = Service::start(command);
     let token = std::fs::read_to_string(data.join("admin-token")).unwrap();
     let caller = Caller::new(&service, token.trim());

@@ -1,7 +1,5 @@
 //! Nothing that the service or its PostgreSQL emits holds a server seed that is not revealed (I6), nor a concealed result (I11).
 
-use std::process::{Command, Stdio};
-
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use fairledger::db::seeds::SealedSeed;
@@ -11,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 use uuid::Uuid;
 
-use crate::harness::{Caller, Service, data_folder, id};
+use crate::harness::{Caller, Service, data_folder, id, program};
 
 /// Every call that there is, good and bad, with every answer kept.
 async fn everything(caller: &Caller) -> Vec<String> {
@@ -103,11 +101,11 @@ async fn concealed_seeds(url: &str, ring: &KeyRing) -> Vec<ServerSeed> {
 #[tokio::test(flavor = "multi_thread")]
 async fn i6_no_answer_log_line_or_database_log_holds_an_unrevealed_seed() {
     let (_folder, data) = data_folder();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fairledger"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data).env_remove("DATABASE_URL");
+    let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+    command.arg(&data);
     let everything_there_is =
         "trace,sqlx=trace,hyper=trace,hyper_util=trace,tokio_postgres=trace,refinery=trace,refinery_core=trace";
-    command.env("FAIRLEDGER_LOG", everything_there_is).stdin(Stdio::null());
+    command.env("FAIRLEDGER_LOG", everything_there_is);
     let mut service = Service::start(command);
     let token = std::fs::read_to_string(data.join("admin-token")).unwrap();
     let caller = Caller::new(&service, token.trim());
