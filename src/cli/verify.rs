@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike as _, Utc};
 use uuid::Uuid;
 
 use crate::config::Settings;
@@ -68,6 +68,18 @@ impl Args {
         }
     }
 
+    /// A period that cannot have a bet is a slip of whoever asked, and no finding.
+    fn check_period(&self) -> Result<(), CliError> {
+        let refused = |text: &str| Err(CliError::Refused(text.to_owned()));
+        match (self.from, self.to) {
+            (Some(from), Some(to)) if from >= to => refused("--from must be before --to"),
+            (from, to) if from.into_iter().chain(to).any(|time| !(1970..10_000).contains(&time.year())) => {
+                refused("--from and --to must be in the years 1970 to 9999")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn filter(&self) -> ScanFilter {
         ScanFilter { game: self.game.clone(), from: self.from, to: self.to }
     }
@@ -82,6 +94,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
     if let Some(bundle) = &args.bundle {
         return super::bundle::verify_file(bundle, args.receipt.as_deref(), args.json);
     }
+    args.check_period()?;
     let database = Database::reach(settings, Role::Service).await?;
     let started = Instant::now();
     let report = async {
@@ -129,11 +142,14 @@ fn print(report: &Report, seconds: f64) {
     if found > report.findings.len() as u64 {
         println!("and {} more", found - report.findings.len() as u64);
     }
-    let Report { verified, not_revealed, void, custom, mismatched, corrupt, .. } = report;
+    let Report { verified, not_revealed, void, custom, unsigned, mismatched, corrupt, .. } = report;
     println!(
         "{verified} verified, {custom} of outside games checked, {not_revealed} not revealed yet, {void} void, {mismatched} \
          mismatched, {corrupt} corrupt, in {seconds:.1} s"
     );
+    if report.signing_key_known && *unsigned > 0 {
+        println!("{unsigned} results carry no signature, though a signing key has been in use: ask since when and why");
+    }
     report.distributions.iter().for_each(|found| print_distribution("results", found));
     report.voided.iter().for_each(|found| print_distribution("what voided bets would have come to", found));
 }

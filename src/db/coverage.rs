@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use uuid::Uuid;
 
+use super::decode::StoredTime;
 use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{Commitment, ServerSeed};
 
@@ -50,10 +51,10 @@ pub struct SeedFacts {
     pub committed_at: DateTime<Utc>,
     /// When it came into use.
     pub live_at: Option<DateTime<Utc>>,
-    /// The counter: how many nonces were handed out.
-    pub next_nonce: u64,
-    /// How many pending bets it counts.
-    pub pending: u32,
+    /// The counter: how many nonces were handed out. As it is stored: a forged one may be below 0.
+    pub next_nonce: i64,
+    /// How many pending bets it counts, as it is stored.
+    pub pending: i32,
     /// When it ended.
     pub retired_at: Option<DateTime<Utc>>,
     /// What ended it.
@@ -62,10 +63,25 @@ pub struct SeedFacts {
     pub in_directory: bool,
     /// The session has the seed before it.
     pub has_predecessor: bool,
-    /// The seed in clear, unchecked, and when it was revealed.
-    pub reveal: Option<(ServerSeed, DateTime<Utc>)>,
+    /// Its session is there.
+    pub has_session: bool,
+    /// The service made it.
+    pub of_service: bool,
+    /// Its reveal.
+    pub reveal: Option<Reveal>,
     /// The seed ended and its reveal is noted as still to be stored.
     pub reveal_due: bool,
+}
+
+/// A seed in clear as it is stored.
+#[derive(Clone, Debug)]
+pub struct Reveal {
+    /// The seed, unchecked.
+    pub server_seed: ServerSeed,
+    /// When it was revealed.
+    pub revealed_at: DateTime<Utc>,
+    /// What ended the seed.
+    pub reason: String,
 }
 
 /// How many, and the first nonce of them.
@@ -82,8 +98,8 @@ pub struct Found {
 pub struct BetCounts {
     /// Bets.
     pub bets: u64,
-    /// The highest nonce of a bet.
-    pub nonce_max: Option<i64>,
+    /// The lowest and the highest nonce of a bet.
+    pub nonces: Option<(i64, i64)>,
     /// Bets with a result.
     pub recorded: u64,
     /// Bets without one that are void, or reservations past their time.
@@ -92,8 +108,8 @@ pub struct BetCounts {
     pub pending: u64,
     /// Rows of pending bets, those past their time too.
     pub pending_rows: u64,
-    /// When the earliest bet was taken.
-    pub first_bet_at: Option<DateTime<Utc>>,
+    /// When the earliest and the latest bet were taken, of those whose time is one.
+    pub taken_at: Option<(DateTime<Utc>, DateTime<Utc>)>,
     /// Bets with neither result nor void nor pending row.
     pub endless: Found,
     /// Bets that are there twice or have more than one of result, void and pending row.
@@ -102,8 +118,12 @@ pub struct BetCounts {
     pub stray: Found,
     /// Bets that are settled and have no result.
     pub settled_without_result: Found,
-    /// Rounds whose steps do not count from 0 without gaps.
+    /// Bets whose steps do not count from 0 without gaps, are not as many as was noted, or belong to no round.
     pub step_gaps: Found,
+    /// Bets whose other rows say something else of them: another kind, expiry or time; or that have a stake that is none.
+    pub contradicted: Found,
+    /// Bets whose time is outside the years 1970 to 9999.
+    pub out_of_time: Found,
     /// Bets taken at an earlier time than the bet before them.
     pub earlier_than_before: Found,
 }
@@ -156,18 +176,26 @@ fn found(count: i64, first: Option<i64>) -> Result<Found, DbError> {
 }
 
 impl<A: Access> Tx<A> {
-    /// Reads seeds with what must be there beside them, in order, from just above one place up to and including another.
+    /// Reads seeds with what must be there beside them, in order, from just above one place up to and including another. A seed that
+    /// cannot be decoded is given as its error.
     ///
     /// # Errors
-    /// Those of the database; corruption when a column is not of its form.
-    pub async fn seed_facts(&mut self, above: SeedKey, to: SeedKey, limit: i64) -> Result<Vec<SeedFacts>, DbError> {
+    /// Those of the database.
+    pub async fn seed_facts(
+        &mut self,
+        above: SeedKey,
+        to: SeedKey,
+        limit: i64,
+    ) -> Result<Vec<(SeedKey, Result<SeedFacts, DbError>)>, DbError> {
         let what = "seed";
         let rows = sqlx::query!(
-            r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at, s.live_at, s.next_nonce, s.pending,
-                      s.retired_at, s.retired_by, (c.commitment IS NOT NULL) AS "in_directory!",
-                      (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
+            r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at AS "committed_at: StoredTime",
+                      s.live_at AS "live_at: StoredTime", s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      (c.commitment IS NOT NULL) AS "in_directory!", (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
+                      (x.session_id IS NOT NULL) AS "has_session!", coalesce(x.origin = 'service', false) AS "of_service!", r.server_seed AS "server_seed?",
+                      r.revealed_at AS "revealed_at?: StoredTime", r.reason AS "reason?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s
+               LEFT JOIN fairledger.sessions x ON x.session_id = s.session_id
                LEFT JOIN fairledger.reveals r ON r.session_id = s.session_id AND r.seed_no = s.seed_no
                LEFT JOIN fairledger.reveals_due d ON d.session_id = s.session_id AND d.seed_no = s.seed_no
                LEFT JOIN fairledger.commitments c
@@ -183,30 +211,39 @@ impl<A: Access> Tx<A> {
         )
         .fetch_all(&mut *self.inner)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                let reveal = match (row.server_seed, row.revealed_at) {
-                    (Some(bytes), Some(at)) => Some((ServerSeed::from_bytes(&decode::array(what, &bytes)?), at)),
+        let facts = rows.into_iter().map(|row| {
+            let key = SeedKey { session_id: row.session_id, seed_no: row.seed_no };
+            let decoded = || {
+                let reveal = match (row.server_seed, row.revealed_at, row.reason) {
+                    (Some(bytes), Some(at), Some(reason)) => Some(Reveal {
+                        server_seed: ServerSeed::from_bytes(&decode::array(what, &bytes)?),
+                        revealed_at: at.time(what)?,
+                        reason,
+                    }),
                     _ => None,
                 };
                 Ok(SeedFacts {
-                    key: SeedKey { session_id: row.session_id, seed_no: row.seed_no },
+                    key,
                     commitment: decode::commitment(what, &row.commitment)?,
                     status: row.status,
                     epoch: row.epoch,
-                    committed_at: row.committed_at,
-                    live_at: row.live_at,
-                    next_nonce: decode::unsigned(what, row.next_nonce)?,
-                    pending: decode::unsigned32(what, row.pending)?,
-                    retired_at: row.retired_at,
+                    committed_at: row.committed_at.time(what)?,
+                    live_at: decode::time_opt(what, row.live_at)?,
+                    next_nonce: row.next_nonce,
+                    pending: row.pending,
+                    retired_at: decode::time_opt(what, row.retired_at)?,
                     retired_by: row.retired_by,
                     in_directory: row.in_directory,
                     has_predecessor: row.has_predecessor,
+                    has_session: row.has_session,
+                    of_service: row.of_service,
                     reveal,
                     reveal_due: row.reveal_due,
                 })
-            })
-            .collect()
+            };
+            (key, decoded())
+        });
+        Ok(facts.collect())
     }
 
     /// Counts the bets under every seed from just above one place up to and including another, in order, those under seeds that are
@@ -221,40 +258,60 @@ impl<A: Access> Tx<A> {
         mut each: impl FnMut(SeedKey, BetCounts) + Send,
     ) -> Result<(), DbError> {
         // Expiries are judged as of the snapshot's beginning. One row a bet, put together from its rows in all tables; then one row a seed.
+        // What two rows must agree on is `said` by the bet and `told` by the other, and so told to be different where it is.
         let mut rows = sqlx::query!(
             r#"WITH parts AS (
-                   SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, 0 AS void, 0 AS pending, 0 AS expired,
-                          0 AS settled, 0 AS step, 0 AS steps_up_to, taken_at FROM fairledger.bets
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, NULL FROM fairledger.outcomes
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 1, 0, 0, 0, 0, 0, NULL FROM fairledger.voids
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
-                                    0, 0, 0, NULL FROM fairledger.pending
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 1, 0, 0, NULL FROM fairledger.settlements
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL FROM fairledger.steps
+                   SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
+                          0 AS void, 0 AS pending, 0 AS expired, 0 AS settled, 0 AS step, 0 AS steps_up_to, NULL::int AS steps_told,
+                          taken_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
+                          ((stake >= 0 AND stake < 1e38) IS FALSE)::int AS no_stake
+                   FROM fairledger.bets
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, NULL, NULL, NULL, NULL,
+                                    (round_outcome IS NOT NULL)::int, 0 FROM fairledger.outcomes
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, NULL, NULL, taken_at, NULL, NULL, 0
+                             FROM fairledger.voids
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
+                                    0, 0, 0, next_step, NULL, NULL, taken_at, expires_at, (kind = 'round')::int, 0 FROM fairledger.pending
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0
+                             FROM fairledger.settlements
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL, NULL, NULL, NULL, NULL, NULL, 0
+                             FROM fairledger.steps
                ), whole AS (
-                   SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(void) AS void, sum(pending) AS pending,
-                          sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps, max(steps_up_to) AS steps_up_to,
-                          min(taken_at) AS taken_at
+                   SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(round) AS round, sum(void) AS void,
+                          sum(pending) AS pending, sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps,
+                          max(steps_up_to) AS steps_up_to, max(steps_told) AS steps_told, min(taken_at) AS taken_at,
+                          min(told_taken_at) <> min(taken_at) OR max(told_taken_at) <> min(taken_at)
+                              OR (sum(pending) > 0 AND min(told_expires_at) IS DISTINCT FROM min(expires_at))
+                              OR max(told_round) <> sum(round) OR sum(no_stake) > 0 AS contradicted
                    FROM parts WHERE (session_id, seed_no) > ($1, $2) AND (session_id, seed_no) <= ($3, $4)
                    GROUP BY session_id, seed_no, nonce
                ), ordered AS (
-                   SELECT *, taken_at < lag(taken_at) OVER (PARTITION BY session_id, seed_no ORDER BY nonce) AS earlier FROM whole
+                   SELECT *, taken_at < lag(taken_at) OVER (PARTITION BY session_id, seed_no ORDER BY nonce) AS earlier,
+                          steps <> steps_up_to OR steps <> steps_told OR (steps > 0 AND round = 0) AS odd_steps,
+                          taken_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' AS in_time
+                   FROM whole
                )
                SELECT session_id AS "session_id!", seed_no AS "seed_no!",
-                      count(*) FILTER (WHERE bet > 0) AS "bets!", max(nonce) FILTER (WHERE bet > 0) AS nonce_max,
+                      count(*) FILTER (WHERE bet > 0) AS "bets!", min(nonce) FILTER (WHERE bet > 0) AS nonce_min,
+                      max(nonce) FILTER (WHERE bet > 0) AS nonce_max,
                       count(*) FILTER (WHERE bet > 0 AND result > 0) AS "recorded!",
                       count(*) FILTER (WHERE bet > 0 AND result = 0 AND void + expired > 0) AS "void!",
                       count(*) FILTER (WHERE bet > 0 AND result = 0 AND void + expired = 0 AND pending > 0) AS "pending!",
-                      coalesce(sum(pending), 0)::bigint AS "pending_rows!", min(taken_at) AS first_bet_at,
+                      coalesce(sum(pending), 0)::bigint AS "pending_rows!",
+                      min(taken_at) FILTER (WHERE in_time) AS "first_taken_at: StoredTime",
+                      max(taken_at) FILTER (WHERE in_time) AS "last_taken_at: StoredTime",
                       count(*) FILTER (WHERE bet > 0 AND result + void + pending = 0) AS "endless!",
                       min(nonce) FILTER (WHERE bet > 0 AND result + void + pending = 0) AS endless_first,
-                      count(*) FILTER (WHERE bet > 1 OR result + void + pending > 1) AS "ended_twice!",
-                      min(nonce) FILTER (WHERE bet > 1 OR result + void + pending > 1) AS ended_twice_first,
+                      count(*) FILTER (WHERE bet > 1 OR result + void + pending > 1 OR settled > 1) AS "ended_twice!",
+                      min(nonce) FILTER (WHERE bet > 1 OR result + void + pending > 1 OR settled > 1) AS ended_twice_first,
                       count(*) FILTER (WHERE bet = 0) AS "stray!", min(nonce) FILTER (WHERE bet = 0) AS stray_first,
                       count(*) FILTER (WHERE settled > 0 AND result = 0) AS "settled_without_result!",
                       min(nonce) FILTER (WHERE settled > 0 AND result = 0) AS settled_without_result_first,
-                      count(*) FILTER (WHERE steps <> steps_up_to) AS "step_gaps!",
-                      min(nonce) FILTER (WHERE steps <> steps_up_to) AS step_gaps_first,
+                      count(*) FILTER (WHERE bet > 0 AND odd_steps) AS "step_gaps!",
+                      min(nonce) FILTER (WHERE bet > 0 AND odd_steps) AS step_gaps_first,
+                      count(*) FILTER (WHERE bet > 0 AND contradicted) AS "contradicted!",
+                      min(nonce) FILTER (WHERE bet > 0 AND contradicted) AS contradicted_first,
+                      count(*) FILTER (WHERE NOT in_time) AS "out_of_time!", min(nonce) FILTER (WHERE NOT in_time) AS out_of_time_first,
                       count(*) FILTER (WHERE earlier) AS "earlier!", min(nonce) FILTER (WHERE earlier) AS earlier_first
                FROM ordered GROUP BY session_id, seed_no ORDER BY session_id, seed_no"#,
             above.session_id,
@@ -264,20 +321,27 @@ impl<A: Access> Tx<A> {
         )
         .fetch(&mut *self.inner);
         while let Some(row) = rows.try_next().await? {
-            let unsigned = |count| decode::unsigned("coverage", count);
+            let what = "coverage";
+            let unsigned = |count| decode::unsigned(what, count);
+            let taken_at = match (row.first_taken_at, row.last_taken_at) {
+                (Some(first), Some(last)) => Some((first.time(what)?, last.time(what)?)),
+                _ => None,
+            };
             let counts = BetCounts {
                 bets: unsigned(row.bets)?,
-                nonce_max: row.nonce_max,
+                nonces: row.nonce_min.zip(row.nonce_max),
                 recorded: unsigned(row.recorded)?,
                 void: unsigned(row.void)?,
                 pending: unsigned(row.pending)?,
                 pending_rows: unsigned(row.pending_rows)?,
-                first_bet_at: row.first_bet_at,
+                taken_at,
                 endless: found(row.endless, row.endless_first)?,
                 ended_twice: found(row.ended_twice, row.ended_twice_first)?,
                 stray: found(row.stray, row.stray_first)?,
                 settled_without_result: found(row.settled_without_result, row.settled_without_result_first)?,
                 step_gaps: found(row.step_gaps, row.step_gaps_first)?,
+                contradicted: found(row.contradicted, row.contradicted_first)?,
+                out_of_time: found(row.out_of_time, row.out_of_time_first)?,
                 earlier_than_before: found(row.earlier, row.earlier_first)?,
             };
             each(SeedKey { session_id: row.session_id, seed_no: row.seed_no }, counts);
@@ -285,21 +349,72 @@ impl<A: Access> Tx<A> {
         Ok(())
     }
 
-    /// The nonces below a seed's counter that have no bet, and how many bets have one at or beyond it.
+    /// Places from just above one up to and including another where a reveal is stored or noted as due and no seed is.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn reveals_without_seed(
+        &mut self,
+        above: SeedKey,
+        to: SeedKey,
+        limit: i64,
+    ) -> Result<Vec<SeedKey>, DbError> {
+        Ok(sqlx::query_as!(
+            SeedKey,
+            r#"SELECT r.session_id AS "session_id!", r.seed_no AS "seed_no!"
+               FROM (SELECT session_id, seed_no FROM fairledger.reveals UNION SELECT session_id, seed_no FROM fairledger.reveals_due) r
+               WHERE (r.session_id, r.seed_no) > ($1, $2) AND (r.session_id, r.seed_no) <= ($3, $4)
+                 AND NOT EXISTS (SELECT FROM fairledger.seeds s WHERE s.session_id = r.session_id AND s.seed_no = r.seed_no)
+               ORDER BY r.session_id, r.seed_no LIMIT $5"#,
+            above.session_id,
+            above.seed_no,
+            to.session_id,
+            to.seed_no,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?)
+    }
+
+    /// Sessions from one up to another, both included, that have a next seed and are not there.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn next_seeds_without_session(
+        &mut self,
+        from: Uuid,
+        to: Uuid,
+        limit: i64,
+    ) -> Result<Vec<(Uuid, i32)>, DbError> {
+        let rows = sqlx::query!(
+            "SELECT n.session_id, n.seed_no FROM fairledger.next_seeds n
+             WHERE n.session_id >= $1 AND n.session_id <= $2
+               AND NOT EXISTS (SELECT FROM fairledger.sessions x WHERE x.session_id = n.session_id)
+             ORDER BY n.session_id LIMIT $3",
+            from,
+            to,
+            limit,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.session_id, row.seed_no)).collect())
+    }
+
+    /// The nonces below a seed's counter that have no bet, and how many bets have one below 0, or at or beyond the counter.
     ///
     /// # Errors
     /// Those of the database.
     pub async fn missing_nonces(
         &mut self,
         key: SeedKey,
-        next_nonce: u64,
+        next_nonce: i64,
         ranges_max: i64,
     ) -> Result<(MissingNonces, Found), DbError> {
         let what = "coverage";
         let rows = sqlx::query!(
             r#"WITH taken AS (
-                   SELECT nonce FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce < $3
-                   UNION ALL SELECT $3
+                   SELECT nonce FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce >= 0 AND nonce < $3
+                   UNION ALL SELECT $3::bigint
                ), gaps AS (
                    SELECT lag(nonce, 1, -1::bigint) OVER (ORDER BY nonce) + 1 AS first, nonce - 1 AS last FROM taken
                )
@@ -307,7 +422,7 @@ impl<A: Access> Tx<A> {
                FROM gaps WHERE first <= last ORDER BY first LIMIT $4"#,
             key.session_id,
             key.seed_no,
-            next_nonce.cast_signed(),
+            next_nonce,
             ranges_max,
         )
         .fetch_all(&mut *self.inner)
@@ -319,10 +434,11 @@ impl<A: Access> Tx<A> {
             missing.nonces_total = decode::unsigned(what, row.nonces)?;
         }
         let beyond = sqlx::query!(
-            r#"SELECT count(*) AS "count!", min(nonce) AS first FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce >= $3"#,
+            r#"SELECT count(*) AS "count!", min(nonce) AS first FROM fairledger.bets
+               WHERE session_id = $1 AND seed_no = $2 AND (nonce >= $3 OR nonce < 0)"#,
             key.session_id,
             key.seed_no,
-            next_nonce.cast_signed(),
+            next_nonce,
         )
         .fetch_one(&mut *self.inner)
         .await?;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::bets::{BetKey, BetKind, RulesRow};
+use super::decode::StoredTime;
 use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
@@ -143,8 +144,8 @@ struct Raw {
     rules_id: Option<String>,
     rules_sha256: Option<Vec<u8>>,
     floats: Option<i32>,
-    taken_at: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
+    taken_at: StoredTime,
+    expires_at: Option<StoredTime>,
     commitment: Vec<u8>,
     client_seed: String,
     server_seed: Option<Vec<u8>>,
@@ -159,7 +160,7 @@ struct Raw {
     settlement_outcome: Option<String>,
     displayed: Option<String>,
     settlement_rules: Option<String>,
-    settled_at: Option<DateTime<Utc>>,
+    settled_at: Option<StoredTime>,
 }
 
 impl Raw {
@@ -198,8 +199,8 @@ impl Raw {
             game: self.game,
             stake: self.stake.as_deref().map(|text| decode::money(WHAT, text)).transpose()?,
             currency: self.currency,
-            taken_at: self.taken_at,
-            expires_at: self.expires_at,
+            taken_at: self.taken_at.time(WHAT)?,
+            expires_at: decode::time_opt(WHAT, self.expires_at)?,
         })
     }
 
@@ -241,7 +242,7 @@ impl Raw {
             outcome: self.settlement_outcome.clone(),
             displayed: decode::json_opt(WHAT, self.displayed.as_deref())?,
             rules: decode::json_opt(WHAT, self.settlement_rules.as_deref())?,
-            settled_at,
+            settled_at: settled_at.time(WHAT)?,
         }))
     }
 }
@@ -260,9 +261,9 @@ macro_rules! details_from {
             Raw,
             r#"SELECT session_id AS "session_id!", seed_no AS "seed_no!", nonce AS "nonce!", bet_ref AS "bet_ref!", kind AS "kind!",
                       game AS "game!", params AS "params!", selection, stake::text AS stake, currency, context, rules_id, rules_sha256, floats,
-                      taken_at AS "taken_at!", expires_at, commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
+                      taken_at AS "taken_at!: StoredTime", expires_at AS "expires_at: StoredTime", commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
                       signature, signer, round_outcome, status, void_reason, payout::text AS payout, settlement_outcome, displayed,
-                      settlement_rules, settled_at
+                      settlement_rules, settled_at AS "settled_at: StoredTime"
                FROM "# + $source + $conditions,
             $($argument),+
         )

@@ -11,6 +11,7 @@ use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
 use super::bets::BetKey;
+use super::decode::StoredTime;
 use super::{Access, Change, DbError, Tx, decode};
 
 const WHAT: &str = "bet";
@@ -193,11 +194,11 @@ impl InFlight {
     }
 }
 
-type Row = (Uuid, i32, i64, DateTime<Utc>, bool);
+type Row = (Uuid, i32, i64, StoredTime, bool);
 
 fn candidate((session_id, seed_no, nonce, taken_at, matches): Row) -> Result<Candidate, DbError> {
     let key = BetKey { session_id, seed_no, nonce: decode::unsigned(WHAT, nonce)? };
-    Ok(Candidate { position: Position { key, taken_at }, matches })
+    Ok(Candidate { position: Position { key, taken_at: taken_at.time(WHAT)? }, matches })
 }
 
 /// A condition under which a row matches, built up part by part.
@@ -446,11 +447,12 @@ impl<A: Access> Tx<A> {
             SeedsOf::Seed(..) | SeedsOf::Session(_) => format!(" ORDER BY s.seed_no {word} LIMIT "),
         });
         query.push_bind(limit_i64(limit));
-        type Span = (Uuid, i32, i64, i32, Option<DateTime<Utc>>, Option<DateTime<Utc>>);
+        type Span = (Uuid, i32, i64, i32, Option<StoredTime>, Option<StoredTime>);
         let rows: Vec<Span> = query.build_query_as().fetch_all(&mut *self.inner).await?;
         rows.into_iter()
             .map(|(session_id, seed_no, bets, pending, live_at, retired_at)| {
                 let (bets, pending) = (decode::unsigned("seed", bets)?, decode::unsigned32("seed", pending)?);
+                let (live_at, retired_at) = (decode::time_opt("seed", live_at)?, decode::time_opt("seed", retired_at)?);
                 Ok(SeedSpan { session_id, seed_no, bets, pending, live_at, retired_at })
             })
             .collect()

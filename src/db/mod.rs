@@ -451,7 +451,9 @@ impl Reader {
     pub async fn long_snapshot(&self, name: &'static str, idle_max: Duration) -> Result<Tx<Look>, DbError> {
         let settings =
             format!("{WALK_INDEXES}; SET LOCAL idle_in_transaction_session_timeout = {}", idle_max.as_millis());
-        self.store.snapshot_with(name, &settings).await
+        let mut tx = self.store.snapshot_with(name, &settings).await?;
+        tx.timed.may_last();
+        Ok(tx)
     }
 
     /// The same for reading very many rows of one table, in its own order, however long it takes.
@@ -459,7 +461,9 @@ impl Reader {
     /// # Errors
     /// As [`Datastore::snapshot`].
     pub async fn scan_snapshot(&self, name: &'static str) -> Result<Tx<Look>, DbError> {
-        self.store.snapshot_with(name, SCAN_TABLES).await
+        let mut tx = self.store.snapshot_with(name, SCAN_TABLES).await?;
+        tx.timed.may_last();
+        Ok(tx)
     }
 
     /// Connections at the most.

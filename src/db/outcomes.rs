@@ -4,6 +4,7 @@ use bigdecimal::BigDecimal;
 use chrono::{DateTime, Utc};
 
 use super::bets::{BetKey, ResultRow};
+use super::decode::StoredTime;
 use super::{Access, DbError, Tx, decode};
 
 /// A settlement to be stored. JSON is canonical text.
@@ -26,14 +27,16 @@ impl<A: Access> Tx<A> {
     /// Those of the database.
     pub async fn end_times(&mut self, key: &BetKey) -> Result<(Option<DateTime<Utc>>, Option<DateTime<Utc>>), DbError> {
         let row = sqlx::query!(
-            "SELECT recorded_at, voided_at FROM fairledger.bet_details WHERE session_id = $1 AND seed_no = $2 AND nonce = $3",
+            r#"SELECT recorded_at AS "recorded_at: StoredTime", voided_at AS "voided_at: StoredTime"
+               FROM fairledger.bet_details WHERE session_id = $1 AND seed_no = $2 AND nonce = $3"#,
             key.session_id,
             key.seed_no,
             key.nonce_i64(),
         )
         .fetch_optional(&mut *self.inner)
         .await?;
-        Ok(row.map_or((None, None), |row| (row.recorded_at, row.voided_at)))
+        let Some(row) = row else { return Ok((None, None)) };
+        Ok((decode::time_opt("outcome", row.recorded_at)?, decode::time_opt("void", row.voided_at)?))
     }
 }
 
@@ -49,8 +52,9 @@ impl Tx {
         result: &ResultRow,
     ) -> Result<(), DbError> {
         let inserted = sqlx::query!(
-            "INSERT INTO fairledger.outcomes (session_id, seed_no, nonce, round_outcome, result, cursor, signature, signing_key_no, recorded_at)
-             VALUES ($1, $2, $3, $4, $5::text::json, $6, $7, $8, clock_timestamp())",
+            "INSERT INTO fairledger.outcomes (session_id, seed_no, nonce, round_outcome, result, cursor, signature, signing_key_no, recorded_at, steps)
+             VALUES ($1, $2, $3, $4, $5::text::json, $6, $7, $8, clock_timestamp(),
+                     (SELECT count(*) FROM fairledger.steps WHERE session_id = $1 AND seed_no = $2 AND nonce = $3))",
             key.session_id,
             key.seed_no,
             key.nonce_i64(),
@@ -72,9 +76,10 @@ impl Tx {
     /// Those of the database.
     pub async fn insert_void(&mut self, key: &BetKey, reason: &str) -> Result<(), DbError> {
         let inserted = sqlx::query!(
-            "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, taken_at, voided_at)
-             SELECT session_id, seed_no, nonce, $4, taken_at, clock_timestamp() FROM fairledger.bets
-             WHERE session_id = $1 AND seed_no = $2 AND nonce = $3",
+            "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, taken_at, voided_at, steps)
+             SELECT session_id, seed_no, nonce, $4, taken_at, clock_timestamp(),
+                    (SELECT count(*) FROM fairledger.steps WHERE session_id = $1 AND seed_no = $2 AND nonce = $3)
+             FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce = $3",
             key.session_id,
             key.seed_no,
             key.nonce_i64(),

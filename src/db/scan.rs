@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::bets::BetKey;
+use super::decode::{POSTGRES_EPOCH_US, StoredTime};
 use super::{Access, DbError, Tx, corrupt, decode};
 use crate::gfs::seed::{ClientSeed, Commitment, ServerSeed};
 
@@ -57,10 +58,10 @@ pub struct ScanFilter {
 pub enum Part {
     /// Bets taken in a time, of any session.
     Time {
-        /// From then on.
-        from: DateTime<Utc>,
-        /// Before then.
-        to: DateTime<Utc>,
+        /// From then on; from ever without it.
+        from: Option<DateTime<Utc>>,
+        /// Before then; for ever without it.
+        to: Option<DateTime<Utc>>,
     },
     /// Bets of a session.
     Session {
@@ -118,36 +119,42 @@ pub struct ScannedSeed {
 }
 
 impl<A: Access> Tx<A> {
-    /// Cuts the times that a filter lets through into many of about equally many bets, as far as PostgreSQL's statistics know them; none
-    /// when there are no bets in it.
+    /// Cuts the times that a filter lets through into many of about equally many bets, as far as PostgreSQL's statistics know them. The
+    /// first and the last are as open as the filter is, so that a bet with an impossible time is in one of them.
     ///
     /// # Errors
     /// Those of the database.
     pub async fn scan_cuts(&mut self, filter: &ScanFilter) -> Result<Vec<Part>, DbError> {
-        let span = sqlx::query!("SELECT min(taken_at) AS first, max(taken_at) AS last FROM fairledger.bets")
-            .fetch_one(&mut *self.inner)
-            .await?;
-        let (Some(first), Some(last)) = (span.first, span.last) else { return Ok(Vec::new()) };
-        let end = last + TimeDelta::microseconds(1);
+        let span = sqlx::query!(
+            r#"SELECT min(taken_at) AS "first: StoredTime", max(taken_at) AS "last: StoredTime" FROM fairledger.bets
+               WHERE taken_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"#
+        )
+        .fetch_one(&mut *self.inner)
+        .await?;
+        let whole = vec![Part::Time { from: filter.from, to: filter.to }];
+        let (Some(first), Some(last)) = (span.first, span.last) else { return Ok(whole) };
+        let (first, end) = (first.time(WHAT)?, last.time(WHAT)? + TimeDelta::microseconds(1));
         let (from, to) = (filter.from.map_or(first, |from| from.max(first)), filter.to.map_or(end, |to| to.min(end)));
         if from >= to {
-            return Ok(Vec::new());
+            return Ok(whole);
         }
         let known = sqlx::query_scalar!(
-            "SELECT histogram_bounds::text::timestamptz[] FROM pg_stats
-             WHERE schemaname = 'fairledger' AND tablename = 'bets' AND attname = 'taken_at'"
+            r#"SELECT histogram_bounds::text::timestamptz[] AS "bounds: Vec<StoredTime>" FROM pg_stats
+               WHERE schemaname = 'fairledger' AND tablename = 'bets' AND attname = 'taken_at'"#
         )
         .fetch_optional(&mut *self.inner)
         .await?;
         let step = (to - from) / EQUAL_TIMES;
         // What was taken after the statistics were made is cut by time alone.
-        let mut cuts: Vec<_> = known.flatten().unwrap_or_default();
-        cuts.extend((0..EQUAL_TIMES).map(|number| from + step * number));
-        cuts.retain(|cut| (from..to).contains(cut));
-        cuts.push(to);
+        let known = known.flatten().unwrap_or_default();
+        let mut cuts: Vec<_> = known.into_iter().filter_map(|bound| bound.time(WHAT).ok()).collect();
+        cuts.extend((1..EQUAL_TIMES).map(|number| from + step * number));
+        cuts.retain(|cut| *cut > from && *cut < to);
         cuts.sort_unstable();
         cuts.dedup();
-        Ok(cuts.windows(2).map(|cut| Part::Time { from: cut[0], to: cut[1] }).collect())
+        let starts = std::iter::once(filter.from).chain(cuts.iter().copied().map(Some));
+        let ends = cuts.iter().copied().map(Some).chain(std::iter::once(filter.to));
+        Ok(starts.zip(ends).map(|(from, to)| Part::Time { from, to }).collect())
     }
 
     /// Reads a part, and hands it on piece by piece until nobody takes them any more.
@@ -206,11 +213,12 @@ impl<A: Access> Tx<A> {
 }
 
 fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
-    let mut conditions = Vec::new();
+    let mut conditions = vec!["true".to_owned()];
     let time = |time: &DateTime<Utc>| time.format("'%Y-%m-%d %H:%M:%S%.6f+00'::timestamptz").to_string();
     match part {
         Part::Time { from, to } => {
-            conditions.push(format!("taken_at >= {} AND taken_at < {}", time(from), time(to)));
+            conditions.extend(from.as_ref().map(|from| format!("taken_at >= {}", time(from))));
+            conditions.extend(to.as_ref().map(|to| format!("taken_at < {}", time(to))));
         }
         Part::Session { session_id, seed_no } => {
             conditions.push(format!("session_id = '{session_id}'"));
@@ -250,7 +258,7 @@ impl Scan {
 
     /// Each bet with its place. A row that cannot be decoded is given as its error; when even its place cannot be told, nothing after it
     /// can, and that is the last.
-    pub fn bets(&self) -> impl Iterator<Item = Result<(BetKey, Result<ScannedBet<'_>, DbError>), DbError>> {
+    pub fn bets(&self) -> impl Iterator<Item = Result<(ScannedPlace, Result<ScannedBet<'_>, DbError>), DbError>> {
         let mut fields = self.fields();
         std::iter::from_fn(move || match fields.row(self.game.as_ref()) {
             Ok(row) => row.map(Ok),
@@ -274,10 +282,28 @@ struct Fields<'a> {
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// Without the game, which is the last where it is sent.
 const COLUMNS: usize = 9;
-/// 2000-01-01T00:00:00Z in microseconds since 1970.
-const EPOCH_US: i64 = 946_684_800_000_000;
 
-type Row<'a> = (BetKey, Result<ScannedBet<'a>, DbError>);
+/// Where a row says that it is. A nonce below 0 is nowhere that a bet can be, and is told as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScannedPlace {
+    /// The session.
+    pub session_id: Uuid,
+    /// The seed's number in it.
+    pub seed_no: i32,
+    /// The nonce.
+    pub nonce: i64,
+}
+
+impl ScannedPlace {
+    /// The bet's place, if a bet can be there.
+    #[must_use]
+    pub fn key(self) -> Option<BetKey> {
+        let nonce = u64::try_from(self.nonce).ok()?;
+        Some(BetKey { session_id: self.session_id, seed_no: self.seed_no, nonce })
+    }
+}
+
+type Row<'a> = (ScannedPlace, Result<ScannedBet<'a>, DbError>);
 
 impl<'a> Fields<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], DbError> {
@@ -316,13 +342,12 @@ impl<'a> Fields<'a> {
     fn row(&mut self, game: Option<&'a GameName>) -> Result<Option<Row<'a>>, DbError> {
         let Some(fields) = self.fields()? else { return Ok(None) };
         let [session_id, seed_no, nonce, rest @ ..] = fields;
-        let nonce = i64::from_be_bytes(fixed(nonce)?);
-        let key = BetKey {
+        let place = ScannedPlace {
             session_id: Uuid::from_bytes(fixed(session_id)?),
             seed_no: i32::from_be_bytes(fixed(seed_no)?),
-            nonce: decode::unsigned(WHAT, nonce)?,
+            nonce: i64::from_be_bytes(fixed(nonce)?),
         };
-        Ok(Some((key, bet(rest, game))))
+        Ok(Some((place, bet(rest, game))))
     }
 }
 
@@ -341,7 +366,7 @@ fn bet<'a>(fields: [Option<&'a [u8]>; 7], known: Option<&'a GameName>) -> Result
                 bytes: signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?,
                 signing_key_no: i32::from_be_bytes(fixed(key)?),
                 taken_at_us: i64::from_be_bytes(fixed(taken_at)?)
-                    .checked_add(EPOCH_US)
+                    .checked_add(POSTGRES_EPOCH_US)
                     .ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
             }),
             (None, None) => None,

@@ -87,7 +87,7 @@ impl Stats {
     pub fn begun(self: &Arc<Self>, name: &'static str) -> Timed {
         // Within a request only: each of maintenance's own would be a trace.
         let span = if Span::current().is_none() { Span::none() } else { tracing::debug_span!("transaction", name) };
-        Timed { stats: Arc::clone(self), name, started: Instant::now(), _span: span }
+        Timed { stats: Arc::clone(self), name, started: Instant::now(), may_last: false, _span: span }
     }
 
     pub fn count_pool_timeout(&self) {
@@ -110,6 +110,7 @@ pub(super) struct Timed {
     stats: Arc<Stats>,
     name: &'static str,
     started: Instant,
+    may_last: bool,
     /// Never entered: it is as long as the transaction.
     _span: Span,
 }
@@ -117,6 +118,11 @@ pub(super) struct Timed {
 impl Timed {
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// How long it takes is its reader's to say, and no sign of anything.
+    pub fn may_last(&mut self) {
+        self.may_last = true;
     }
 
     /// Times a commit until the value is dropped.
@@ -128,7 +134,7 @@ impl Timed {
 impl Drop for Timed {
     fn drop(&mut self) {
         let took = self.started.elapsed();
-        if took >= self.stats.slow_after {
+        if took >= self.stats.slow_after && !self.may_last {
             self.stats.slow.fetch_add(1, Relaxed);
             let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             tracing::warn!(transaction = self.name, took_ms, "a slow transaction");

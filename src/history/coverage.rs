@@ -4,6 +4,8 @@
 //! service could never have written is what an auditor asks about. All of a seed is judged within one snapshot. Costs are bounded by the
 //! seeds of a page (I12): bets are counted inside the database.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -263,14 +265,22 @@ impl History {
             let mut tx = self.inner.reader.snapshot("coverage.sessions").await?;
             tx.plan_freely().await?;
             let sessions = tx.session_facts(from, Uuid::max(), ROWS_A_PAGE).await?;
+            let whole = sessions.len() < usize::try_from(ROWS_A_PAGE).unwrap_or(usize::MAX);
+            let to = sessions.last().filter(|_| !whole).map_or(Uuid::max(), |last| last.session_id);
+            let orphans = tx.next_seeds_without_session(from, to, WITHOUT_SEED_MAX).await?;
             tx.rollback().await;
+            for (session_id, seed_no) in orphans {
+                let detail = "A next seed waits in a session that is not there: a session is never deleted.";
+                let check = Check::new("Next seed", State::Mismatch, detail);
+                tell(totals, Seen::Wrong(finding(session_id, (Some(seed_no), None), &check)));
+            }
             totals.sessions += sessions.len() as u64;
             for session in &sessions {
                 for check in session_checks(session).iter().filter(|check| check.state == State::Mismatch) {
                     tell(totals, Seen::Wrong(finding(session.session_id, (None, None), check)));
                 }
             }
-            match sessions.last().and_then(|last| last.session_id.as_u128().checked_add(1)) {
+            match to.as_u128().checked_add(1) {
                 Some(next) => from = Uuid::from_u128(next),
                 None => return Ok(()),
             }
@@ -340,10 +350,11 @@ pub(super) async fn seed_coverage_in<A: Access>(
     key: SeedKey,
 ) -> Result<Option<(SeedCoverage, Option<DateTime<Utc>>)>, DbError> {
     let above = SeedKey { seed_no: key.seed_no - 1, ..key };
-    let Some(facts) = tx.seed_facts(above, key, 1).await?.pop() else { return Ok(None) };
+    let Some((_, facts)) = tx.seed_facts(above, key, 1).await?.pop() else { return Ok(None) };
+    let facts = facts?;
     let mut counts = BetCounts::default();
     tx.bet_counts(above, key, |_, found| counts = found).await?;
-    let first_bet_at = counts.first_bet_at;
+    let first_bet_at = counts.taken_at.map(|(first, _)| first);
     Ok(Some((judge_in(tx, &facts, &counts).await?, first_bet_at)))
 }
 
@@ -363,21 +374,21 @@ pub(super) async fn recoveries_in<A: Access>(tx: &mut Tx<A>) -> Result<Vec<Recov
 /// Seeds judged together.
 struct SeedsPage {
     seeds: Vec<(SeedKey, SeedCoverage)>,
-    /// Places that bets name and that hold no seed.
+    /// Places where something names a seed and none is, or none that can be read.
     without_seed: Vec<(SeedKey, Check)>,
     /// Where the next page begins; none after the last.
     next: Option<SeedKey>,
 }
 
 /// Places without seed that one page lists at the most.
-const WITHOUT_SEED_MAX: usize = 1_000;
+const WITHOUT_SEED_MAX: i64 = 1_000;
 
 async fn seeds_page<A: Access>(tx: &mut Tx<A>, above: SeedKey, end: SeedKey, limit: i64) -> Result<SeedsPage, DbError> {
     let mut facts = tx.seed_facts(above, end, limit + 1).await?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let (mut kept, mut nonces) = (0, 0_u64);
-    for seed in facts.iter().take(limit) {
-        nonces = nonces.saturating_add(seed.next_nonce);
+    for (_, seed) in facts.iter().take(limit) {
+        nonces = nonces.saturating_add(seed.as_ref().map_or(0, |seed| u64::try_from(seed.next_nonce).unwrap_or(0)));
         if kept > 0 && nonces > BETS_A_PAGE {
             break;
         }
@@ -386,27 +397,42 @@ async fn seeds_page<A: Access>(tx: &mut Tx<A>, above: SeedKey, end: SeedKey, lim
     let more = kept < facts.len();
     facts.truncate(kept);
     // The last page goes to the very end, so that bets under no seed are seen wherever they are.
-    let to = if more { facts.last().map_or(end, |last| last.key) } else { end };
+    let to = if more { facts.last().map_or(end, |(key, _)| *key) } else { end };
 
-    let mut counted = std::collections::BTreeMap::<SeedKey, BetCounts>::new();
-    let mut without_seed = Vec::new();
-    let known: std::collections::BTreeSet<SeedKey> = facts.iter().map(|seed| seed.key).collect();
+    let mut counted = BTreeMap::<SeedKey, BetCounts>::new();
+    let mut without_seed = BTreeMap::<SeedKey, Check>::new();
+    let known: BTreeSet<SeedKey> = facts.iter().map(|(key, _)| *key).collect();
+    let listed_max = usize::try_from(WITHOUT_SEED_MAX).unwrap_or(usize::MAX);
     tx.bet_counts(above, to, |key, counts| {
         if known.contains(&key) {
             counted.insert(key, counts);
-        } else if without_seed.len() < WITHOUT_SEED_MAX {
+        } else if without_seed.len() < listed_max {
             let detail =
                 format!("{} under seed {} of the session, which is not there.", bets_text(&counts), key.seed_no);
-            without_seed.push((key, Check::new("Seeds", State::Mismatch, detail)));
+            without_seed.insert(key, Check::new("Seeds", State::Mismatch, detail));
         }
     })
     .await?;
-    let mut seeds = Vec::with_capacity(facts.len());
-    for seed in &facts {
-        let counts = counted.remove(&seed.key).unwrap_or_default();
-        seeds.push((seed.key, judge_in(tx, seed, &counts).await?));
+    for key in tx.reveals_without_seed(above, to, WITHOUT_SEED_MAX).await? {
+        without_seed.entry(key).or_insert_with(|| {
+            let detail = format!("A reveal stands for seed {} of the session, which is not there.", key.seed_no);
+            Check::new("Seeds", State::Mismatch, detail)
+        });
     }
-    Ok(SeedsPage { seeds, without_seed, next: more.then_some(to) })
+    let mut seeds = Vec::with_capacity(facts.len());
+    for (key, seed) in facts {
+        match seed {
+            Ok(seed) => {
+                let counts = counted.remove(&key).unwrap_or_default();
+                seeds.push((key, judge_in(tx, &seed, &counts).await?));
+            }
+            Err(error) => {
+                let detail = format!("Seed {} of the session cannot be read: {error}.", key.seed_no);
+                without_seed.insert(key, Check::new("Seeds", State::Mismatch, detail));
+            }
+        }
+    }
+    Ok(SeedsPage { seeds, without_seed: without_seed.into_iter().collect(), next: more.then_some(to) })
 }
 
 fn bets_text(counts: &BetCounts) -> String {
@@ -419,8 +445,8 @@ fn bets_text(counts: &BetCounts) -> String {
 
 /// Judges one seed; looks closer only where its numbers do not add up.
 async fn judge_in<A: Access>(tx: &mut Tx<A>, seed: &SeedFacts, counts: &BetCounts) -> Result<SeedCoverage, DbError> {
-    let complete = counts.bets == seed.next_nonce
-        && counts.nonce_max.unwrap_or(-1).wrapping_add(1) == seed.next_nonce.cast_signed()
+    let complete = i64::try_from(counts.bets) == Ok(seed.next_nonce)
+        && counts.nonces.is_none_or(|(first, last)| first == 0 && last == seed.next_nonce - 1)
         && counts.ended_twice.count == 0;
     let (missing, beyond) = if complete {
         (MissingNonces::default(), Found::default())
@@ -433,7 +459,8 @@ async fn judge_in<A: Access>(tx: &mut Tx<A>, seed: &SeedFacts, counts: &BetCount
         commitment: seed.commitment,
         seed_no: seed.key.seed_no.unsigned_abs(),
         status: seed.status.clone(),
-        handed_out: seed.next_nonce,
+        // A counter below 0 is named by its check.
+        handed_out: u64::try_from(seed.next_nonce).unwrap_or(0),
         recorded: counts.recorded,
         void: counts.void,
         pending: counts.pending,
@@ -450,9 +477,9 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
     let mut checks = Vec::with_capacity(14);
     checks.push(match &seed.reveal {
         None => Check::new("Commitment", State::NotProvable, "The server seed is not revealed."),
-        Some((revealed, _)) => Check::unless(
+        Some(reveal) => Check::unless(
             "Commitment",
-            (revealed.commitment() != seed.commitment)
+            (reveal.server_seed.commitment() != seed.commitment)
                 .then(|| "The revealed server seed does not hash to the commitment.".to_owned()),
             "SHA-256 of the revealed server seed is the commitment.",
         ),
@@ -461,6 +488,8 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
         Some("The directory of commitments does not lead to this seed.".to_owned())
     } else if !seed.has_predecessor {
         Some("The seed before this one is not there: a seed is never deleted.".to_owned())
+    } else if !seed.has_session {
+        Some("The seed's session is not there: a session is never deleted.".to_owned())
     } else {
         None
     };
@@ -469,18 +498,11 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
         directory,
         "The directory of commitments leads here, and the seed before this one is there.",
     ));
-    let reveal = match (seed.status.as_str(), seed.reveal.is_some()) {
-        ("revealed", false) => Some("The seed ended with bets and its reveal is not there.".to_owned()),
-        ("live" | "discarded", true) => Some(format!("The seed is {} and a reveal of it is there.", seed.status)),
-        ("discarded", false) if seed.next_nonce > 0 || counts.bets > 0 => {
-            Some("The seed was discarded although it has bets: it had to be revealed.".to_owned())
+    checks.push(match reveal_fault(seed, counts) {
+        None if seed.reveal_due => {
+            Check::new("Reveal", State::NotProvable, "The seed ended and its reveal is about to be stored.")
         }
-        _ => None,
-    };
-    checks.push(if seed.status == "revealed" && seed.reveal.is_none() && seed.reveal_due {
-        Check::new("Reveal", State::NotProvable, "The seed ended and its reveal is about to be stored.")
-    } else {
-        Check::unless("Reveal", reveal, "Revealed if it ended with bets, and not before it ended.")
+        fault => Check::unless("Reveal", fault, "Revealed if it ended with bets, and not before it ended."),
     });
     let ending = (seed.status != "live" && (seed.retired_at.is_none() || seed.retired_by.is_none()))
         .then(|| "The seed ended and nothing says when and by what.".to_owned())
@@ -498,15 +520,44 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
     checks
 }
 
+fn reveal_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
+    let by_recovery = seed.retired_by.as_deref() == Some("recovery");
+    match (seed.status.as_str(), &seed.reveal) {
+        ("revealed", None) if !seed.reveal_due => {
+            Some("The seed ended with bets and its reveal is not there.".to_owned())
+        }
+        ("live" | "discarded", Some(_)) => Some(format!("The seed is {} and a reveal of it is there.", seed.status)),
+        ("live" | "discarded", None) if seed.reveal_due => {
+            Some(format!("The seed is {} and a reveal of it is noted as due.", seed.status))
+        }
+        ("revealed", Some(_)) if seed.reveal_due => Some("The reveal is there and noted as still due.".to_owned()),
+        ("revealed", Some(reveal)) if seed.retired_by.as_ref().is_some_and(|ended| *ended != reveal.reason) => {
+            let ended = seed.retired_by.as_deref().unwrap_or_default();
+            Some(format!("The seed was ended by {ended} and revealed by {}.", reveal.reason))
+        }
+        // A recovery reveals every seed of the time before: it may have had bets that are lost. An application reveals its own when it likes.
+        ("revealed", _) if seed.next_nonce == 0 && seed.of_service && !by_recovery => {
+            Some("The seed was revealed although it handed out no nonce: it had to be discarded.".to_owned())
+        }
+        ("discarded", None) if seed.next_nonce != 0 || counts.bets > 0 => {
+            Some("The seed was discarded although it has bets: it had to be revealed.".to_owned())
+        }
+        _ => None,
+    }
+}
+
 /// What contradicts the times that hold whatever a clock does: they are written so in the statements that store them.
 fn time_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
+    if let Some(text) = some(counts.out_of_time, "bet", "a time outside the years 1970 to 9999") {
+        return Some(text + ".");
+    }
     let Some(live_at) = seed.live_at else {
         return (counts.bets > 0).then(|| "The seed never went live and has bets.".to_owned());
     };
     if live_at < seed.committed_at {
         return Some(format!("Live at {}, committed at {}.", Timestamp(live_at), Timestamp(seed.committed_at)));
     }
-    let first_bet_at = counts.first_bet_at?;
+    let (first_bet_at, _) = counts.taken_at?;
     if first_bet_at <= seed.committed_at {
         let (bet, committed) = (Timestamp(first_bet_at), Timestamp(seed.committed_at));
         return Some(format!("The earliest bet was taken at {bet}, and the seed committed at {committed}."));
@@ -525,11 +576,12 @@ fn order_check(seed: &SeedFacts, counts: &BetCounts) -> Check {
     if let Some(text) = some(counts.earlier_than_before, "bet", "an earlier time than the bet before it") {
         steps_back.push(text);
     }
-    let revealed_at = seed.reveal.as_ref().map(|(_, at)| *at);
-    if let (Some(retired_at), Some(live_at)) = (seed.retired_at, seed.live_at)
-        && (retired_at < live_at || revealed_at.is_some_and(|revealed_at| revealed_at < live_at))
-    {
+    let ended = [seed.retired_at, seed.reveal.as_ref().map(|reveal| reveal.revealed_at)];
+    let before = |time: DateTime<Utc>| ended.iter().flatten().any(|end| *end < time);
+    if seed.live_at.is_some_and(before) {
         steps_back.push("the seed ended or was revealed at an earlier time than it went live".to_owned());
+    } else if counts.taken_at.is_some_and(|(_, last)| before(last)) {
+        steps_back.push("the seed ended or was revealed at an earlier time than its last bet was taken".to_owned());
     }
     if steps_back.is_empty() {
         return Check::new("Order", State::Matches, "Times follow the order of the nonces.");
@@ -570,7 +622,7 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
             }
         }
     });
-    let pending = if counts.pending_rows != u64::from(seed.pending) {
+    let pending = if i64::try_from(counts.pending_rows) != Ok(i64::from(seed.pending)) {
         Some(format!(
             "The seed counts {} pending bets, and {} rows of pending bets are there.",
             seed.pending, counts.pending_rows
@@ -583,21 +635,35 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
     let end = some(counts.endless, "bet", "neither result nor void nor pending row");
     let twice = some(counts.ended_twice, "bet", "more than one of result, void and pending row");
     let stray = some(counts.stray, "nonce", "a result, void, step, settlement or pending row, and no bet");
+    let contradicted = some(
+        counts.contradicted,
+        "bet",
+        "rows that say different things of its kind, its time or its expiry, or a stake that is none",
+    );
     let unsettled = some(counts.settled_without_result, "bet", "a settlement and no result");
-    let steps = some(counts.step_gaps, "round", "steps that do not count from 0 without gaps");
+    let steps = some(counts.step_gaps, "bet", "steps that are not those of a round, all of them, from 0 without gaps");
+    let counter = if seed.next_nonce < 0 {
+        Some(format!("The counter is {}.", seed.next_nonce))
+    } else {
+        sentence(some(beyond, "bet", "a nonce that was never handed out"))
+    };
     vec![
         Check::unless("Missing", missing_text, "Every nonce that was handed out has its bet."),
-        Check::unless(
-            "Counter",
-            sentence(some(beyond, "bet", "a nonce that was never handed out")),
-            "No bet has a nonce that was not handed out.",
-        ),
+        Check::unless("Counter", counter, "No bet has a nonce that was not handed out."),
         Check::unless("End", sentence(end), "Every bet has a result, is void or is pending."),
         Check::unless("One end", sentence(twice), "No bet has two of result, void and pending."),
         Check::unless("Pending", pending, "Pending bets are as many as the seed counts, and none when it ended."),
-        Check::unless("Rows", sentence(stray), "Results, voids, steps, settlements and pending rows belong to bets."),
+        Check::unless(
+            "Rows",
+            sentence(stray.or(contradicted)),
+            "Results, voids, steps, settlements and pending rows belong to bets, and say the same of them.",
+        ),
         Check::unless("Settlements", sentence(unsettled), "Only bets with a result are settled."),
-        Check::unless("Steps", sentence(steps), "The steps of every round count from 0 without gaps."),
+        Check::unless(
+            "Steps",
+            sentence(steps),
+            "The steps of every round count from 0 without gaps, as many as it had.",
+        ),
     ]
 }
 

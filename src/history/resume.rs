@@ -52,6 +52,12 @@ struct OldHeader {
 }
 
 #[derive(Deserialize)]
+struct OldTrailer {
+    records: u64,
+    sha256: String,
+}
+
+#[derive(Deserialize)]
 struct OldRecord {
     record: OldPlace,
     meta: OldMeta,
@@ -89,7 +95,17 @@ pub fn scan(mut file: impl BufRead, format: Format, filters: &Filters) -> Result
                 last.clone_from(line);
             }
             Some("resumed") if as_of.is_some() => resumed += 1,
-            Some("trailer") if as_of.is_some() => return Ok(Found::Complete(records)),
+            Some("trailer") if as_of.is_some() => {
+                let trailer = read_trailer(format, line)?;
+                let told = (trailer.records, trailer.sha256.as_str());
+                if told != (records, hex::encode(hash.finalize()).as_str()) {
+                    return other("its trailer does not fit what stands before it: export it anew");
+                }
+                return match file.read_until(b'\n', &mut Vec::new())? {
+                    0 => Ok(Found::Complete(records)),
+                    _ => other("something stands after its trailer"),
+                };
+            }
             // All before it is good.
             Some("failed") => break,
             _ => return other(format!("what stands at byte {bytes} is no line of an export")),
@@ -161,6 +177,14 @@ fn read_header(format: Format, line: &[u8], filters: &Filters) -> Result<DateTim
         Ok(header) => Ok(header.as_of),
         Err(_) => other("it does not begin with the header of an export"),
     }
+}
+
+fn read_trailer(format: Format, line: &[u8]) -> Result<OldTrailer, ResumeError> {
+    let trailer = match format {
+        Format::Ndjson => serde_json::from_slice(line).ok(),
+        Format::Csv => serde_json::from_str(cells(line)?.iter().next_back().unwrap_or_default()).ok(),
+    };
+    trailer.map_or_else(|| other("its trailer cannot be read"), Ok)
 }
 
 fn read_record(format: Format, line: &[u8]) -> Result<LastRecord, ResumeError> {

@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use super::distribution::{Distribution, Subject, Tally};
 use crate::db::bets::{BetKey, BetKind};
-use crate::db::details::BetDetails;
-use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedSeed};
+use crate::db::details::{BetDetails, BetState, Recorded};
+use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedPlace, ScannedSeed};
 use crate::db::{DbError, Look, Reader, Tx};
 use crate::gfs::floats::SeedPair;
 use crate::gfs::games::{GameResult, Play};
@@ -81,12 +81,16 @@ pub struct Report {
     pub void: u64,
     /// Of outside games: commitment, cursor and signature checked.
     pub custom: u64,
+    /// How many of all that have a result carry no signature.
+    pub unsigned: u64,
     /// Not what their seed gives.
     pub mismatched: u64,
     /// Rows that cannot be read.
     pub corrupt: u64,
     /// The first of the mismatched and corrupt ones, by session, seed and nonce.
     pub findings: Vec<Finding>,
+    /// A signing key has been in use, so that a record without signature may be asked about.
+    pub signing_key_known: bool,
     /// How the results of each game are spread.
     pub distributions: Vec<Distribution>,
     /// How those are spread that voided bets would have come to.
@@ -101,8 +105,8 @@ pub struct Finding {
     pub session_id: Uuid,
     /// The number of its seed in the session.
     pub seed_no: i32,
-    /// Its nonce.
-    pub nonce: u64,
+    /// Its nonce, as it is stored: a forged row may have one below 0.
+    pub nonce: i64,
     /// What it is, where it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bet: Option<FoundBet>,
@@ -127,7 +131,7 @@ pub struct FoundBet {
 }
 
 impl Finding {
-    fn key(&self) -> (Uuid, i32, u64) {
+    fn key(&self) -> (Uuid, i32, i64) {
         (self.session_id, self.seed_no, self.nonce)
     }
 }
@@ -187,6 +191,9 @@ impl Counts {
 
     /// Judges a bet by everything that is known of it.
     fn judge(&mut self, key: &BetKey, row: &Result<BetDetails, DbError>) {
+        if let Ok(BetDetails { state: BetState::Recorded(Recorded { signature: None, .. }), .. }) = row {
+            self.report.unsigned += 1;
+        }
         let (bet, check, detail) = match row {
             Ok(bet) => match verify_bet(bet) {
                 Verdict::Verified => return self.judged_verified(bet),
@@ -209,9 +216,20 @@ impl Counts {
             game: bet.game.clone(),
             taken_at: Timestamp(bet.taken_at),
         });
+        let BetKey { session_id, seed_no, nonce } = *key;
+        self.list(Finding { session_id, seed_no, nonce: nonce.cast_signed(), bet, check, detail });
+    }
+
+    /// A row at a place where no bet can be.
+    fn nowhere(&mut self, ScannedPlace { session_id, seed_no, nonce }: ScannedPlace) {
+        self.report.corrupt += 1;
+        let (check, detail) = ("Row".to_owned(), "No bet has a nonce below 0.".to_owned());
+        self.list(Finding { session_id, seed_no, nonce, bet: None, check, detail });
+    }
+
+    fn list(&mut self, finding: Finding) {
         if self.report.findings.len() < LISTED_MAX {
-            let BetKey { session_id, seed_no, nonce } = *key;
-            self.report.findings.push(Finding { session_id, seed_no, nonce, bet, check, detail });
+            self.report.findings.push(finding);
         }
     }
 
@@ -227,7 +245,7 @@ impl Counts {
 
     fn add(&mut self, other: Self) {
         let Self {
-            report: Report { verified, not_revealed, void, custom, mismatched, corrupt, findings, .. },
+            report: Report { verified, not_revealed, void, custom, unsigned, mismatched, corrupt, findings, .. },
             results,
             voided,
         } = other;
@@ -236,6 +254,7 @@ impl Counts {
         report.not_revealed += not_revealed;
         report.void += void;
         report.custom += custom;
+        report.unsigned += unsigned;
         report.mismatched += mismatched;
         report.corrupt += corrupt;
         report.findings.extend(findings);
@@ -284,6 +303,7 @@ pub async fn verify(
 ) -> Result<Report, VerifyError> {
     let mut tx = reader.snapshot("verify.start").await?;
     let signers = Arc::new(tx.signers().await?);
+    let signing_key_known = !signers.is_empty();
     let parts = match whose {
         Whose::All => stream::iter(tx.scan_cuts(filter).await?.into_iter().map(Ok)).boxed(),
         Whose::Session(session_id) => {
@@ -326,7 +346,7 @@ pub async fn verify(
         Ok::<_, VerifyError>(counts)
     };
     let ((), counts) = tokio::try_join!(reading, checking)?;
-    Ok(counts.finish())
+    Ok(Report { signing_key_known, ..counts.finish() })
 }
 
 fn player_parts<'a>(
@@ -420,8 +440,12 @@ fn quick(
     let (mut plays, mut last) = (HashMap::with_hasher(RandomState::default()), None);
     let mut tallies: Vec<Tally> = Vec::new();
     for bet in scan.bets() {
-        let (key, bet) = bet?;
+        let (place, bet) = bet?;
         bets += 1;
+        let Some(key) = place.key() else {
+            counts.nowhere(place);
+            continue;
+        };
         let confirmed = bet.ok().and_then(|bet| {
             let seed = seeds.get(&(key.session_id, key.seed_no))?;
             let (play, tally) = match last {
@@ -434,7 +458,9 @@ fn quick(
                 }),
             }?;
             last = Some((bet.game, bet.params, Some((play, tally))));
-            Some((confirm(&key, &bet, seed, &play, signers)?, tally))
+            let confirmed = confirm(&key, &bet, seed, &play, signers)?;
+            counts.report.unsigned += u64::from(bet.signature.is_none());
+            Some((confirmed, tally))
         });
         match confirmed {
             Some((Confirmed::Verified(result), tally)) => {

@@ -149,14 +149,12 @@ async fn export(
     let mut sink = ClientSink { sender, stall, cut: cut.map(|Extension(cut)| cut) };
     let task = async move {
         match export.write_to(&mut sink).await {
-            Ok(records) => tracing::info!(records, "exported"),
-            Err(ExportError::Sink(error)) => tracing::info!(%error, "an export was given up"),
-            Err(error) => {
-                tracing::warn!(%error, "an export broke off");
-                // Without the end of the stream the client cannot take it for whole.
-                let broken = std::io::Error::other("the export broke off");
-                let _ = tokio::time::timeout(stall, sink.sender.send(Err(broken))).await;
+            Ok(records) => {
+                tracing::info!(records, "exported");
+                let _ = tokio::time::timeout(stall, sink.sender.send(Piece::End)).await;
             }
+            Err(ExportError::Sink(error)) => tracing::info!(%error, "an export was given up"),
+            Err(error) => tracing::warn!(%error, "an export broke off"),
         }
         // Its place among the requests under way is kept until here.
         drop(access);
@@ -173,7 +171,12 @@ const PIECES: usize = 2;
 /// The longest piece, in bytes: what a client must take within the time that it may stall.
 const PIECE_BYTES: usize = 64 * 1024;
 
-type Piece = Result<Bytes, std::io::Error>;
+/// What an export hands to its connection.
+enum Piece {
+    Bytes(Bytes),
+    /// All that belongs to it was handed on.
+    End,
+}
 
 /// Hands an export to the connection, piece by piece.
 struct ClientSink {
@@ -187,7 +190,7 @@ impl ExportSink for ClientSink {
         let mut bytes = Bytes::from(bytes);
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
-            match tokio::time::timeout(self.stall, self.sender.send(Ok(piece))).await {
+            match tokio::time::timeout(self.stall, self.sender.send(Piece::Bytes(piece))).await {
                 Ok(sent) => sent.map_err(|_| SinkClosed)?,
                 Err(_) => {
                     // The connection waits for its client, and would for ever.
@@ -202,14 +205,20 @@ impl ExportSink for ClientSink {
     }
 }
 
-fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Piece> {
-    futures_util::stream::unfold(receiver, |mut receiver| async {
-        let piece = receiver.recv().await?;
-        if piece.is_err() {
-            // Lets the connection send what it has: the line that says why.
-            tokio::task::yield_now().await;
+/// The body: whole only where the export says so. However else it ends, by a panic too, the transfer is broken off, since without that a
+/// client could take it for whole.
+fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
+    futures_util::stream::unfold(Some(receiver), |receiver| async {
+        let mut receiver = receiver?;
+        match receiver.recv().await {
+            Some(Piece::Bytes(bytes)) => Some((Ok(bytes), Some(receiver))),
+            Some(Piece::End) => None,
+            None => {
+                // Lets the connection send what it has: the line that says why.
+                tokio::task::yield_now().await;
+                Some((Err(std::io::Error::other("the export broke off")), None))
+            }
         }
-        Some((piece, receiver))
     })
 }
 
@@ -242,4 +251,33 @@ async fn record(
     let Digits(nonce) = path.nonce;
     let found = access.read(|app| async move { app.history().bet(&path.commitment, nonce).await }).await?;
     Ok(ok(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+
+    use super::*;
+
+    async fn body(pieces_sent: Vec<Piece>) -> Vec<Result<Bytes, std::io::Error>> {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let sending = async move {
+            for piece in pieces_sent {
+                sender.send(piece).await.unwrap();
+            }
+        };
+        tokio::join!(sending, pieces(receiver).collect()).1
+    }
+
+    #[tokio::test]
+    async fn a_body_is_whole_only_where_its_export_says_so() {
+        let bytes = || Piece::Bytes(Bytes::from_static(b"line\n"));
+        let whole = body(vec![bytes(), bytes(), Piece::End]).await;
+        assert!(whole.len() == 2 && whole.iter().all(Result::is_ok), "{whole:?}");
+        for sent in [vec![], vec![bytes(), bytes(), bytes()]] {
+            let count = sent.len();
+            let cut = body(sent).await;
+            assert_eq!((cut.len(), cut.last().is_some_and(Result::is_err)), (count + 1, true), "{cut:?}");
+        }
+    }
 }

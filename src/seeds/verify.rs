@@ -22,7 +22,7 @@ pub enum Verdict {
     Void,
     /// Something does not fit.
     Mismatch {
-        /// Which check failed first, such as `Outcome`.
+        /// Which check failed: `Outcome` before any other.
         check: String,
         /// What was found, such as the first place where the results differ.
         detail: String,
@@ -41,7 +41,10 @@ pub fn verify_bet(bet: &BetDetails) -> Verdict {
         Ok(inspection) => inspection,
         Err(error) => return Verdict::Mismatch { check: "Form".to_owned(), detail: error.to_string() },
     };
-    if let Some(check) = inspection.checks.iter().find(|check| check.state == State::Mismatch) {
+    // A forged result breaks its signature too: what a dispute is about is the result.
+    let mut failed: Vec<_> = inspection.checks.iter().filter(|check| check.state == State::Mismatch).collect();
+    failed.sort_by_key(|check| check.name != "Outcome");
+    if let Some(check) = failed.first() {
         let detail = match &inspection.difference {
             Some(difference) if check.name == "Outcome" => difference.clone(),
             _ => check.detail.clone(),

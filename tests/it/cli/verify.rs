@@ -55,7 +55,8 @@ async fn every_record_is_counted_for_what_it_is() {
     let spreads = ["distributions", "voided"].map(|name| report.as_object_mut().unwrap().remove(name).unwrap());
     assert_eq!(spreads[0][0], json!({ "game": "dice", "params": {}, "sample": 5, "test": null, "unlikely": false }));
     assert_eq!(spreads[1][0]["game"], "floats");
-    let expected = json!({ "verified": 6, "custom": 1, "void": 1, "notRevealed": 2, "mismatched": 0, "corrupt": 0, "findings": [] });
+    let expected = json!({ "verified": 6, "custom": 1, "void": 1, "notRevealed": 2, "unsigned": 8,
+        "mismatched": 0, "corrupt": 0, "findings": [], "signingKeyKnown": false });
     assert_eq!(report, expected);
     let text = self::done(on(&db, &["verify"])).await.succeeded().out;
     assert!(
@@ -133,6 +134,74 @@ async fn a_bet_without_its_seed_is_corrupt_and_hides_no_other_one_i7() {
     assert_eq!(done.code, Some(1));
     assert_eq!((&report["verified"], &report["mismatched"], &report["corrupt"]), (&json!(4), &json!(0), &json!(2)));
     assert_eq!((&report["findings"][0]["check"], &report["findings"][0]["seedNo"]), (&json!("Row"), &json!(77)));
+}
+
+/// Rows that no constraint of ours would let in: each is named at its place, and ends no look at another.
+#[tokio::test]
+async fn what_no_bet_can_be_is_corrupt_and_hides_no_other_one_i7() {
+    let db = TestDb::new().await;
+    history(&db).await;
+    let mut owner = db.owner().await;
+    owner
+        .execute(
+            "ALTER TABLE fairledger.bets DROP CONSTRAINT bets_times_range, DROP CONSTRAINT bets_nonce_range;
+             UPDATE fairledger.bets SET taken_at = 'infinity', result = '0.125' WHERE bet_ref = 'dice:1';
+             UPDATE fairledger.bets SET taken_at = '-infinity', result = '0.125' WHERE bet_ref = 'dice:2';
+             UPDATE fairledger.bets SET taken_at = '20000-01-01', result = '0.125' WHERE bet_ref = 'dice:3';
+             UPDATE fairledger.bets SET nonce = -7 WHERE bet_ref = 'dice:4'",
+        )
+        .await
+        .unwrap();
+    let (done, report) = verify(&db).await;
+    assert_eq!(done.code, Some(1));
+    assert_eq!((&report["verified"], &report["corrupt"]), (&json!(2), &json!(4)), "{report}");
+    let found: Vec<_> =
+        report["findings"].as_array().unwrap().iter().map(|finding| finding["nonce"].as_i64()).collect();
+    assert_eq!(found, [Some(-7), Some(1), Some(2), Some(3)]);
+    let texts = ["No bet has a nonce below 0.", "outside the years 1970 to 9999"];
+    for (finding, text) in report["findings"].as_array().unwrap().iter().zip([texts[0], texts[1], texts[1], texts[1]]) {
+        assert_eq!(finding["check"], "Row");
+        assert!(finding["detail"].as_str().unwrap().contains(text), "{finding}");
+    }
+    // Nor does one end an export in silence.
+    let export = self::done(on(&db, &["export", "--from", "1970-01-01T00:00:00Z"])).await;
+    assert!(export.out.contains("\"type\":\"trailer\"") || export.out.contains("\"type\":\"failed\""), "{export:#?}");
+}
+
+/// A forged result breaks its signature too: what is told first is the result.
+#[tokio::test]
+async fn of_a_signed_record_the_result_is_told_before_the_signature_and_unsigned_ones_are_counted() {
+    let db = TestDb::new().await;
+    let key = fairledger::gfs::SigningKey::generate().to_hex();
+    let service = Service::spawn(&db, &[("FAIRLEDGER_SIGNING_KEY", key.as_str())], &[]);
+    let caller = Caller::new(&service, &db.admin_token().await);
+    let session = caller.session().await;
+    for number in 0..3 {
+        caller.dice(&session, &format!("dice:{number}")).await;
+    }
+    caller.rotate(&session).await;
+    let mut owner = db.owner().await;
+    owner.execute("UPDATE fairledger.bets SET result = '0.125' WHERE bet_ref = 'dice:1'").await.unwrap();
+    owner
+        .execute("UPDATE fairledger.bets SET signature = NULL, signing_key_no = NULL WHERE bet_ref = 'dice:2'")
+        .await
+        .unwrap();
+    let (_, report) = verify(&db).await;
+    assert_eq!((&report["verified"], &report["mismatched"], &report["unsigned"]), (&json!(2), &json!(1), &json!(1)));
+    assert_eq!(report["findings"][0]["check"], "Outcome", "{report}");
+    let text = done(on(&db, &["verify"])).await.out;
+    assert!(text.contains("1 results carry no signature, though a signing key has been in use"), "{text}");
+}
+
+#[tokio::test]
+async fn a_period_that_can_have_no_bet_is_refused() {
+    let db = TestDb::new().await;
+    for (from, to, reason) in [
+        ("2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z", "--from must be before --to"),
+        ("0000-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "1970 to 9999"),
+    ] {
+        done(on(&db, &["verify", "--from", from, "--to", to])).await.refused(&[reason]);
+    }
 }
 
 #[tokio::test]

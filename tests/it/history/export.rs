@@ -415,6 +415,14 @@ async fn what_is_of_another_export_or_of_none_is_not_gone_on_with() {
     assert!(refused(&whole, Format::Csv, &filters).contains("byte 0"));
     assert!(refused(b"{\"type\":\"header\"}\n", Format::Ndjson, &filters).contains("header"));
     assert!(refused(b"\0\0\0\n", Format::Ndjson, &filters).contains("byte 0"));
+    let mut longer = whole.clone();
+    longer.extend_from_slice(b"{}\n");
+    assert!(refused(&longer, Format::Ndjson, &filters).contains("after its trailer"));
+    let text = String::from_utf8(whole.clone()).unwrap();
+    let second = text.lines().nth(1).unwrap();
+    for forged in [text.replacen(&format!("{second}\n"), "", 1), text.replacen("\"nonce\":", "\"nonce\": ", 1)] {
+        assert!(refused(forged.as_bytes(), Format::Ndjson, &filters).contains("does not fit"), "{forged}");
+    }
     let of_other = String::from_utf8(whole).unwrap().replace("fairledger-export/1", "fairledger-export/9");
     assert!(refused(of_other.as_bytes(), Format::Ndjson, &filters).contains("export/9"));
 }

@@ -66,6 +66,11 @@ impl Past {
         let done = done.unwrap_or_else(|error| panic!("{statement}: {error}"));
         assert!(done.rows_affected() > 0 || statement.starts_with("ALTER"), "{statement} changed nothing");
     }
+
+    /// Whether a statement finds anything for a session.
+    pub async fn has(&self, statement: &'static str, session_id: Uuid) -> bool {
+        sqlx::query(statement).bind(session_id).fetch_optional(&mut self.db.owner().await).await.unwrap().is_some()
+    }
 }
 
 /// A session that is played.
