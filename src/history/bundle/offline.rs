@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{Bundle, FORMAT, Kind, statements};
 use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
+use crate::gfs::record::MEMBERS;
 use crate::gfs::seed::ServerSeed;
 use crate::gfs::signature;
 use crate::history::check::{Check, State};
@@ -238,6 +239,10 @@ impl<'b> Facts<'b> {
             (coverage.seed_no == seed.seed_no, "Coverage and seed have other numbers."),
             (coverage.epoch == seed.epoch, "Coverage and seed have other epochs."),
             (coverage.retired_by == seed.retired_by, "Coverage and seed ended by other means."),
+            (
+                next.is_some() || seed.client_seed_source == "application",
+                "The next seed is not there: only an application's seeds come without one.",
+            ),
             (next.is_none_or(|next| next.commitment != seed.commitment), "The next seed has the same commitment."),
             (
                 next.is_none_or(|next| next.seed_no == seed.seed_no.saturating_add(1)),
@@ -270,7 +275,13 @@ impl<'b> Facts<'b> {
                     && round.next_index as usize == round.steps.len()
             }
         };
+        let outside = ["rules", "floats"];
         let claims = [
+            (
+                self.bundle.record.keys().all(|name| MEMBERS.contains(&name.as_str())),
+                "The record has a member that no record of this format has.",
+            ),
+            (custom || !outside.iter().any(|name| self.has(name)), "A record of a known game has rules of its own."),
             (
                 recorded == self.has("result"),
                 "meta.status does not fit the record: a result is there when, and only when, it is recorded.",
@@ -300,14 +311,21 @@ impl<'b> Facts<'b> {
         Check::unless("State", fault(&claims), "Kind, state, result, void and round of the bet fit one another.")
     }
 
+    /// A seed ends in one transaction and is revealed in the next one: between the two it has ended and its reveal is due.
+    fn reveal_is_due(&self) -> bool {
+        let Bundle { seed, server_seed, .. } = self.bundle;
+        seed.status == "revealed" && server_seed.is_none() && seed.revealed_at.is_none()
+    }
+
     fn reveal(&self) -> Check {
         let seed = &self.bundle.seed;
         let live = seed.status == "live";
+        let revealed = !live && !self.reveal_is_due();
         let claims = [
             (live || seed.status == "revealed", "A seed with bets is live or revealed."),
-            (live != self.is_revealed(), "The server seed is there when, and only when, its seed is revealed."),
+            (revealed == self.is_revealed(), "The server seed is there when, and only when, its seed is revealed."),
             (
-                live != seed.revealed_at.is_some(),
+                revealed == seed.revealed_at.is_some(),
                 "The time of the reveal is there when, and only when, the seed is revealed.",
             ),
             (live != seed.retired_at.is_some(), "The time of its end is there when, and only when, the seed ended."),
@@ -319,7 +337,14 @@ impl<'b> Facts<'b> {
                 "What ended the seed is there when, and only when, it ended, and is one of the known means.",
             ),
         ];
-        Check::unless("Reveal", fault(&claims), "The server seed is revealed if the seed ended, and only then.")
+        match fault(&claims) {
+            None if self.reveal_is_due() => Check::new(
+                "Reveal",
+                State::NotProvable,
+                "The seed ended and its reveal was about to be stored: make the bundle again.",
+            ),
+            fault => Check::unless("Reveal", fault, "The server seed is revealed if the seed ended, and only then."),
+        }
     }
 
     /// Orders that hold whatever a clock does.
@@ -415,7 +440,11 @@ impl<'b> Facts<'b> {
                 let detail = "It was kept from the seed before: the operator could know it as it made the server seed.";
                 Check::new(name, State::Noted, detail)
             }
-            ("generated", 0) | ("application", _) if set_as_it_went_live => {
+            // A recovery goes on with a text of its own.
+            ("generated", number) if set_as_it_went_live && (number == 0 || seed.epoch > 0) => {
+                Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
+            }
+            ("application", _) if set_as_it_went_live => {
                 Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
             }
             _ => Check::new(
@@ -473,6 +502,7 @@ impl<'b> Facts<'b> {
             && checks.iter().zip(crate::history::coverage::CHECKS).all(|(check, name)| {
                 let state = match name {
                     "Commitment" if !self.is_revealed() => State::NotProvable,
+                    "Reveal" if self.reveal_is_due() => State::NotProvable,
                     "Order" if check.state == State::Noted => State::Noted,
                     _ => State::Matches,
                 };
@@ -617,10 +647,7 @@ impl<'b> Facts<'b> {
                     field("committedAt") == Some(&seed.committed_at.to_string()),
                     "The receipt has another time of the commitment.",
                 ),
-                (
-                    next.is_none() || field("nextCommitment") == next.as_deref(),
-                    "The receipt has another next commitment.",
-                ),
+                (field("nextCommitment") == next.as_deref(), "The receipt has another next commitment."),
             ];
             let detail = "The player was shown this commitment and its time while the seed was in use.";
             (fault(&claims), detail, &["meta.sessionId", "seed.committedAt", "nextSeed.commitment"])
@@ -636,7 +663,7 @@ impl<'b> Facts<'b> {
         (checks, if sound { proven } else { &[] })
     }
 
-    /// What no check above can tell, of the fields that are there.
+    /// What no check above can tell: of the fields that are there, and of those of which nothing tells that they should be.
     fn words(&self, proven: &[&str]) -> Vec<Word> {
         const WORD: &str = "The operator's word.";
         const CLOCK: &str = "The operator's clock: only its order among the other times is checked.";
@@ -660,6 +687,7 @@ impl<'b> Facts<'b> {
             ("meta.voidReason", WORD),
             ("meta.roundOutcome", WORD),
             ("meta.settlement", "What the operator says it paid and showed."),
+            ("round.nextIndex", "None is left out in between; whether the last steps were, no file can tell."),
             ("round.steps[].step", "The engine's own description."),
             ("round.steps[].at", CLOCK),
             ("seed.committedAt", SHOWN),
@@ -667,8 +695,11 @@ impl<'b> Facts<'b> {
             ("seed.clientSeedAt", CLOCK),
             ("seed.firstBetAt", CLOCK),
             ("seed.liveAt", CLOCK),
+            ("seed.bets", COUNTED),
             ("seed.retiredAt", CLOCK),
+            ("seed.retiredBy", WORD),
             ("seed.revealedAt", CLOCK),
+            ("nextSeed", ""),
             ("nextSeed.commitment", SHOWN),
             ("nextSeed.committedAt", CLOCK),
             ("coverage", COUNTED),
@@ -677,6 +708,7 @@ impl<'b> Facts<'b> {
             ("recoveries", WORD),
         ];
         if !self.is_signed() {
+            words.push(("record.signature", ""));
             words.push(("record.at", "The record is not signed."));
             if !self.is_revealed() {
                 words.push(("record", "Neither signed nor revealed."));
@@ -695,43 +727,63 @@ impl<'b> Facts<'b> {
         if self.bundle.round.is_some() && self.result().is_none() {
             words.push(("round.steps[].disclosed", "The result is not known yet."));
         }
-        let open = words.into_iter().filter(|(field, _)| self.is_there(field) && !proven.contains(field));
-        open.map(|(field, why)| Word { field, why }).collect()
+        const ABSENT: &str = "Is not there: that there was none is the operator's word.";
+        let open = words.into_iter().filter(|(field, _)| !proven.contains(field));
+        let told = open.filter_map(|(field, why)| {
+            let why = if self.is_there(field)? { why } else { ABSENT };
+            Some(Word { field, why })
+        });
+        told.collect()
     }
 
-    fn is_there(&self, field: &str) -> bool {
-        let Bundle { meta, seed, round, signing_key, .. } = self.bundle;
-        let stepped = round.as_ref().is_some_and(|round| !round.steps.is_empty());
+    /// Whether a field is there; none where a check demands it to be there or not, and it is not.
+    fn is_there(&self, field: &str) -> Option<bool> {
+        let Bundle { meta, seed, next_seed, round, signing_key, .. } = self.bundle;
+        let only_if = |there: bool| there.then_some(true);
         match field {
-            "meta.selection" => meta.selection.is_some(),
-            "meta.stake" => meta.stake.is_some(),
-            "meta.currency" => meta.currency.is_some(),
-            "meta.context" => meta.context.is_some(),
-            "meta.expiresAt" => meta.expires_at.is_some(),
-            "meta.recordedAt" => meta.recorded_at.is_some(),
-            "meta.voidedAt" => meta.voided_at.is_some(),
-            "meta.voidReason" => meta.void_reason.is_some(),
-            "meta.roundOutcome" => meta.round_outcome.is_some(),
-            "meta.settlement" => meta.settlement.is_some(),
-            "seed.retiredAt" => seed.retired_at.is_some(),
-            "seed.revealedAt" => seed.revealed_at.is_some(),
-            "nextSeed.commitment" | "nextSeed.committedAt" => self.bundle.next_seed.is_some(),
-            "recoveries" => !self.bundle.recoveries.is_empty(),
-            "signingKey.from" => signing_key.is_some(),
-            "signingKey.until" => signing_key.as_ref().is_some_and(|key| key.until.is_some()),
-            steps if steps.starts_with("round.steps") => stepped,
-            _ => true,
+            "meta.selection" => Some(meta.selection.is_some()),
+            "meta.stake" => Some(meta.stake.is_some()),
+            "meta.currency" => Some(meta.currency.is_some()),
+            "meta.context" => Some(meta.context.is_some()),
+            "meta.settlement" => Some(meta.settlement.is_some()),
+            "meta.expiresAt" => only_if(meta.expires_at.is_some()),
+            "meta.recordedAt" => only_if(meta.recorded_at.is_some()),
+            "meta.voidedAt" => only_if(meta.voided_at.is_some()),
+            "meta.voidReason" => only_if(meta.void_reason.is_some()),
+            "meta.roundOutcome" => only_if(meta.round_outcome.is_some()),
+            "seed.retiredAt" => only_if(seed.retired_at.is_some()),
+            "seed.retiredBy" => only_if(seed.retired_by.is_some()),
+            "seed.revealedAt" => only_if(seed.revealed_at.is_some()),
+            "nextSeed" => next_seed.is_none().then_some(false),
+            "nextSeed.commitment" | "nextSeed.committedAt" => only_if(next_seed.is_some()),
+            "record.signature" => (self.has("result") && !self.is_signed()).then_some(false),
+            "signingKey.from" => only_if(signing_key.is_some()),
+            "signingKey.until" => signing_key.as_ref().map(|key| key.until.is_some()),
+            "round.nextIndex" => only_if(round.is_some()),
+            steps if steps.starts_with("round.steps") => {
+                only_if(round.as_ref().is_some_and(|round| !round.steps.is_empty()))
+            }
+            _ => Some(true),
         }
     }
 }
 
-/// Whether what was shown is for what was asked: the same tiles, or as many cards.
+/// The one member of an object that has one of this name and no other.
+fn only<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    value.as_object().filter(|members| members.len() == 1)?.get(name)
+}
+
+/// Whether what was shown is for what was asked: the same tiles, or as many cards; and nothing else.
 fn shown_as_asked(asked: &Value, shown: &Value) -> bool {
-    let list = |value: &'_ Value, name: &str| value.get(name).and_then(Value::as_array).cloned();
-    match (list(asked, "tiles"), asked.get("cards").and_then(Value::as_u64)) {
+    let list = |value: &'_ Value, name: &str| only(value, name).and_then(Value::as_array).cloned();
+    match (list(asked, "tiles"), only(asked, "cards").and_then(Value::as_u64)) {
         (Some(tiles), None) => list(shown, "tiles").is_some_and(|shown| {
             let shown_tiles: Vec<_> = shown.iter().filter_map(|tile| tile.get("tile").cloned()).collect();
-            shown_tiles == tiles && shown.iter().all(|tile| tile.get("mine").is_some_and(Value::is_boolean))
+            let plain = |tile: &Value| {
+                tile.as_object().is_some_and(|members| members.len() == 2)
+                    && tile.get("mine").is_some_and(Value::is_boolean)
+            };
+            shown_tiles == tiles && shown.iter().all(plain)
         }),
         (None, Some(cards)) => list(shown, "cards").is_some_and(|shown| shown.len() as u64 == cards),
         _ => false,

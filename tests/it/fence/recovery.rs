@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fairledger::db::PoolSettings;
+use fairledger::db::{PoolSettings, Reader};
 use fairledger::gfs::{ClientSeed, ServerSeed};
+use fairledger::history::bundle::{self, BundleStatus};
+use fairledger::history::coverage::Seen;
+use fairledger::history::{History, HistorySettings};
 use fairledger::seeds::RotateRequest;
 use fairledger::seeds::VoidRequest;
 use fairledger::seeds::model::SeedView;
@@ -115,6 +118,55 @@ async fn a_recovery_reveals_live_and_next_seeds_whatever_their_counters_say_and_
     assert_eq!(seeds_of(&instance, closed.session_id).await.len(), 2);
     let changed = instance.try_dice(closed.session_id, closed.commitment, "f").await;
     assert!(matches!(changed, Err(SeedsError::SessionClosed)), "{changed:?}");
+}
+
+/// What a recovery did is honest: coverage finds nothing, and the bundles of bets before and after it fit.
+#[tokio::test]
+async fn a_recovery_leaves_coverage_and_bundles_sound_i7_i10() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let instance = Instance::start(&db, folder.path()).await;
+    let (view, unused) = (instance.session().await, instance.session().await);
+    instance.dice(&view, "a").await;
+    instance.seeds.take_bet(view.session_id, &dice(view.commitment, "round", true)).await.unwrap();
+    instance.stop().await;
+    let old = db.snapshot().await;
+    let instance = Instance::start(&db, folder.path()).await;
+    instance.dice(&view, "lost").await;
+    let instance = restored(&db, instance, &old, folder.path()).await;
+    recover(&db, Some(folder.path())).await;
+    instance.store.watch().await.unwrap();
+    let mut lives = Vec::new();
+    for view in [&view, &unused] {
+        let refused = instance.try_dice(view.session_id, view.commitment, "b").await.unwrap_err();
+        let SeedsError::CommitmentChanged { session } = refused else { panic!("{refused}") };
+        instance.dice(&session, "b").await;
+        lives.push(session);
+    }
+    let history = History::new(Reader::from(&instance.store), ServiceSecret::new([7; 32]), HistorySettings::default());
+    let mut wrong = Vec::new();
+    let totals = history
+        .coverage_of_all(|seen| {
+            if let Seen::Wrong(finding) = seen {
+                wrong.push(finding);
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!((wrong, totals.recorded, totals.void), (vec![], 3, 1));
+    let sound = async |commitment: &Commitment, nonce| {
+        let bundle = history.bundle(commitment, nonce).await.unwrap().to_canonical().unwrap();
+        let report = bundle::verify(bundle.as_bytes(), None).unwrap();
+        assert_ne!(report.status, BundleStatus::Mismatch, "{report:#?}");
+        report.status
+    };
+    assert_eq!(sound(&view.commitment, 0).await, BundleStatus::Matches);
+    assert_eq!(sound(&view.commitment, 1).await, BundleStatus::Incomplete);
+    for live in &lives {
+        assert_eq!(sound(&live.commitment, 0).await, BundleStatus::Incomplete);
+        let request = RotateRequest { commitment: live.commitment, client_seed: None };
+        instance.seeds.rotate(live.session_id, &request).await.unwrap();
+        assert_eq!(sound(&live.commitment, 0).await, BundleStatus::Matches);
+    }
 }
 
 #[tokio::test]

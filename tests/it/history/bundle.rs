@@ -219,6 +219,43 @@ async fn a_planted_row_shows_in_the_bundles_coverage() {
     );
 }
 
+/// Between the two transactions of a rotation a seed has ended and its reveal is due: an honest file says so, and accuses nobody.
+#[tokio::test]
+async fn a_bundle_made_while_its_reveal_is_due_is_incomplete_and_no_mismatch() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.every_kind().await;
+    past.as_owner("INSERT INTO fairledger.reveals_due SELECT session_id, seed_no FROM fairledger.reveals").await;
+    past.as_owner("DELETE FROM fairledger.reveals").await;
+    for nonce in [0, 5, 6, 7] {
+        let bundle = bundle(&past, &commitment, nonce).await;
+        let report = check(&bundle);
+        assert_eq!((report.status, named(&report, State::Mismatch)), (BundleStatus::Incomplete, vec![]), "{report:#?}");
+        let reveal = report.checks.iter().find(|check| check.name == "Reveal").unwrap();
+        assert!(reveal.detail.contains("about to be stored"), "{}", reveal.detail);
+        tamper(&bundle, None);
+    }
+}
+
+/// Steps that are taken out of the database are missed by the number that was noted at the round's end.
+#[tokio::test]
+async fn a_round_that_lost_its_last_step_shows_in_its_bundle() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let nonce = rounds(&mut player).await[1];
+    player.rotate().await;
+    all_match(&check(&bundle(&past, &commitment, nonce).await));
+    past.as_owner(&format!(
+        "DELETE FROM fairledger.steps s WHERE nonce = {nonce}
+         AND step_index = (SELECT max(step_index) FROM fairledger.steps WHERE nonce = s.nonce)"
+    ))
+    .await;
+    let report = check(&bundle(&past, &commitment, nonce).await);
+    let coverage = report.checks.iter().find(|check| check.name == "Coverage").unwrap();
+    assert!(coverage.state == State::Mismatch && coverage.detail.contains("Steps: 1 bet has steps"), "{coverage:?}");
+}
+
 /// Every leaf of a value by its path, as keys and indices.
 fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
@@ -313,46 +350,73 @@ fn as_listed(pointer: &str) -> String {
     })
 }
 
-/// Changes every leaf of a bundle in every way, and removes it: each change must fail a check or the reading, or else the leaf must be
-/// listed as not provable. Gives the leaves of which some change was not caught.
+/// Every value of a bundle but itself, by its path.
+fn parts(value: &Value, path: &str, found: &mut Vec<String>) {
+    let below: Vec<(String, &Value)> = match value {
+        Value::Object(map) => map.iter().map(|(key, value)| (format!("{path}/{key}"), value)).collect(),
+        Value::Array(items) => items.iter().enumerate().map(|(at, value)| (format!("{path}/{at}"), value)).collect(),
+        _ => Vec::new(),
+    };
+    for (path, value) in below {
+        parts(value, &path, found);
+        found.push(path);
+    }
+}
+
+/// Changes every leaf of a bundle in every way, removes every part, puts one more into every object, and leaves out last steps: each change
+/// must fail a check or the reading, or else the changed bundle's own report must list the field as not provable. Gives the fields of which
+/// some change was not caught.
 #[track_caller]
 fn tamper(bundle: &Value, receipt: Option<&[u8]>) -> Vec<String> {
     let report = verify(bundle.to_string().as_bytes(), receipt).unwrap();
     assert!(named(&report, State::Mismatch).is_empty(), "{report:#?}");
-    let listed = |path: &str| {
-        report.not_provable.iter().any(|word| {
-            path.strip_prefix(word.field).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        })
+    let (mut open, mut unseen) = (Vec::new(), Vec::new());
+    let mut hold = |path: &str, what: String, tampered: &Value| {
+        let Ok(report) = verify(tampered.to_string().as_bytes(), receipt) else { return };
+        if report.status == BundleStatus::Mismatch {
+            return;
+        }
+        let field = as_listed(path);
+        let listed = report.not_provable.iter().any(|word| {
+            field.strip_prefix(word.field).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        });
+        if !listed {
+            unseen.push(format!("{path}: {what}"));
+        }
+        open.push(field);
     };
-    let caught = |tampered: &Value| match verify(tampered.to_string().as_bytes(), receipt) {
-        Err(_) => true,
-        Ok(report) => report.status == BundleStatus::Mismatch,
-    };
-    let (mut paths, mut open, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
+    let mut paths = Vec::new();
     leaves(bundle, "", &mut paths);
     for path in paths {
-        let original = bundle.pointer(&path).unwrap();
-        for other in others(original) {
+        for other in others(bundle.pointer(&path).unwrap()) {
             let mut tampered = bundle.clone();
             *tampered.pointer_mut(&path).unwrap() = other.clone();
-            if !caught(&tampered) {
-                if !listed(&as_listed(&path)) {
-                    unseen.push(format!("{path}: {original} as {other}"));
-                }
-                open.push(as_listed(&path));
-            }
+            hold(&path, format!("as {other}"), &tampered);
         }
-        let (parent, name) = path.rsplit_once('/').unwrap();
+    }
+    let mut paths = vec![String::new()];
+    parts(bundle, "", &mut paths);
+    for path in &paths {
         let mut tampered = bundle.clone();
-        if let Some(parent) = tampered.pointer_mut(parent).and_then(Value::as_object_mut) {
-            parent.remove(name);
-            if !caught(&tampered) {
-                if !listed(&as_listed(&path)) {
-                    unseen.push(format!("{path} removed"));
-                }
-                open.push(as_listed(&path));
-            }
+        if let Some(members) = tampered.pointer_mut(path).unwrap().as_object_mut() {
+            members.insert("more".to_owned(), json!(1));
+            hold(&format!("{path}/more"), "added".to_owned(), &tampered);
         }
+        let Some((parent, name)) = path.rsplit_once('/') else { continue };
+        let mut tampered = bundle.clone();
+        match tampered.pointer_mut(parent).unwrap() {
+            Value::Object(members) => drop(members.remove(name)),
+            Value::Array(items) => drop(items.remove(name.parse().unwrap())),
+            _ => unreachable!("only these have parts"),
+        }
+        hold(path, "removed".to_owned(), &tampered);
+    }
+    let steps = bundle.pointer("/round/steps").and_then(Value::as_array).map_or(0, Vec::len);
+    for kept in 0..steps {
+        let mut tampered = bundle.clone();
+        tampered["round"]["steps"].as_array_mut().unwrap().truncate(kept);
+        tampered["round"]["nextIndex"] = json!(kept);
+        hold("/round/nextIndex", format!("and all steps from {kept} on left out"), &tampered);
     }
     assert!(unseen.is_empty(), "neither caught nor listed: {unseen:#?}");
     open
@@ -404,7 +468,6 @@ async fn of_a_signed_and_revealed_bet_what_counts_is_proven() {
         "meta.status",
         "meta.kind",
         "round.status",
-        "round.nextIndex",
         "round.steps[].index",
         "round.steps[].disclosed",
         "round.steps[].disclose",
