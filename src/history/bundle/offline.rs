@@ -15,7 +15,7 @@ use crate::gfs::seed::ServerSeed;
 use crate::gfs::signature;
 use crate::history::check::{Check, State};
 use crate::history::coverage::RANGES_MAX;
-use crate::seeds::model::BetStatus;
+use crate::seeds::model::{BetStatus, StepView};
 use crate::seeds::values::{Money, Timestamp};
 
 /// The longest bundle: a thousand steps of 4 KiB with what they disclosed, and room.
@@ -522,15 +522,21 @@ impl<'b> Facts<'b> {
             (Some(asked), Some(shown)) => shown_as_asked(asked, shown),
             _ => false,
         });
-        let lost = round.steps.iter().filter_map(|step| step.disclosed.as_ref()).any(shows_mine);
-        let outcome = self.bundle.meta.round_outcome.as_deref();
+        let shows = |step: &StepView| step.disclosed.as_ref().is_some_and(shows_mine);
+        let lost = round.steps.iter().any(shows);
+        let gone_on = round.steps.iter().rev().skip(1).any(shows);
+        let meta = &self.bundle.meta;
+        let ended_so = match meta.round_outcome.as_deref() {
+            None | Some("lost") => true,
+            // A recovery voids whatever was pending.
+            Some("void") => meta.void_reason.as_deref() == Some("recovery"),
+            Some(_) => false,
+        };
         let claims = [
             (in_order, "The steps do not count from 0 without gaps."),
             (as_asked, "A step disclosed something else than was asked for."),
-            (
-                !lost || outcome.is_none_or(|outcome| outcome == "lost"),
-                "A mine was disclosed and the round did not end as lost.",
-            ),
+            (!gone_on, "A step follows the one that disclosed a mine."),
+            (!lost || ended_so, "A mine was disclosed and the round did not end as lost."),
         ];
         Check::unless(
             name,

@@ -7,11 +7,10 @@ use fairledger::gfs::{ClientSeed, ServerSeed};
 use fairledger::history::bundle::{self, BundleStatus};
 use fairledger::history::coverage::Seen;
 use fairledger::history::{History, HistorySettings};
-use fairledger::seeds::RotateRequest;
-use fairledger::seeds::VoidRequest;
 use fairledger::seeds::model::SeedView;
 use fairledger::seeds::store::{PgSeedStore, PutSession, SeedStore as _, SeedStoreError};
-use fairledger::seeds::values::VoidReason;
+use fairledger::seeds::values::{BoundedJson, JSON_BYTES_MAX, VoidReason};
+use fairledger::seeds::{Disclose, RotateRequest, StepRequest, VoidRequest};
 use serde_json::Value;
 use sqlx::Row as _;
 
@@ -127,7 +126,18 @@ async fn a_recovery_leaves_coverage_and_bundles_sound_i7_i10() {
     let instance = Instance::start(&db, folder.path()).await;
     let (view, unused) = (instance.session().await, instance.session().await);
     instance.dice(&view, "a").await;
-    instance.seeds.take_bet(view.session_id, &dice(view.commitment, "round", true)).await.unwrap();
+    // A round that has shown a mine is void afterwards, as every pending bet is.
+    let play = Play::new("mines", Some(&json!({ "mines": 24 }))).unwrap();
+    let mines = BetRequest { game: GameRequest { play, conceal: true }, ..dice(view.commitment, "round", true) };
+    instance.seeds.take_bet(view.session_id, &mines).await.unwrap();
+    for index in 0..2 {
+        let step = BoundedJson::new(json!("open"), JSON_BYTES_MAX).unwrap();
+        let request = StepRequest { index, step, disclose: Some(Disclose::Tiles(vec![index as u8])) };
+        let shown = instance.seeds.step(view.session_id, &view.commitment, 1, &request).await.unwrap();
+        if shown.round.steps.last().unwrap().disclosed.as_ref().unwrap()["tiles"][0]["mine"] == json!(true) {
+            break;
+        }
+    }
     instance.stop().await;
     let old = db.snapshot().await;
     let instance = Instance::start(&db, folder.path()).await;
