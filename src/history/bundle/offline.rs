@@ -14,6 +14,8 @@ use crate::gfs::seed::ServerSeed;
 use crate::gfs::signature;
 use crate::history::check::{Check, State};
 use crate::history::coverage::RANGES_MAX;
+use crate::history::rounds::{self, End, Shown, Step};
+use crate::seeds::Disclose;
 use crate::seeds::model::BetStatus;
 use crate::seeds::values::{Money, Timestamp};
 
@@ -139,10 +141,22 @@ fn read(text: &[u8]) -> Result<Bundle, BundleError> {
     if format != Some(FORMAT) {
         return Err(refused("format", format!("is not {FORMAT}, the one format known here")));
     }
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    let bundle: Bundle = serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
         refused(if field == "." { "" } else { &field }, error.into_inner().to_string())
-    })
+    })?;
+    // These stand in answers as any JSON; the format knows two forms of each.
+    for (step, index) in bundle.round.iter().flat_map(|round| &round.steps).zip(0..) {
+        if let Some(Err(error)) = step.disclose.as_ref().map(Disclose::parse) {
+            return Err(refused(&format!("round.steps[{index}].disclose"), error.to_string()));
+        }
+        if let Some(Err(error)) = step.disclosed.as_ref().map(serde_path_to_error::deserialize::<_, Shown>) {
+            let below = error.path().to_string();
+            let below = if below == "." { String::new() } else { format!(".{below}") };
+            return Err(refused(&format!("round.steps[{index}].disclosed{below}"), error.into_inner().to_string()));
+        }
+    }
+    Ok(bundle)
 }
 
 /// The first thing that does not hold, in its words.
@@ -178,6 +192,12 @@ impl<'b> Facts<'b> {
 
     fn is_revealed(&self) -> bool {
         self.bundle.server_seed.is_some()
+    }
+
+    /// Both the seed and the bet say so.
+    fn is_void_by_recovery(&self) -> bool {
+        let Bundle { meta, seed, .. } = self.bundle;
+        meta.void_reason.as_deref() == Some("recovery") && seed.retired_by.as_deref() == Some("recovery")
     }
 
     /// The result, as recorded or as the reveal gives it.
@@ -480,32 +500,31 @@ impl<'b> Facts<'b> {
             })
     }
 
-    /// The steps count from 0, and each showed what was asked for.
+    /// The steps count from 0, each showed what was asked for, and they lead to the end.
     fn steps(&self) -> Check {
         let name = "Steps";
         let Some(round) = &self.bundle.round else {
             return Check::new(name, State::Matches, "The bet is no round, and has no steps.");
         };
         let in_order = round.steps.iter().zip(0..).all(|(step, index)| step.index == index);
-        let as_asked = round.steps.iter().all(|step| match (&step.disclose, &step.disclosed) {
-            (None, None) => true,
-            (Some(asked), Some(shown)) => shown_as_asked(asked, shown),
-            _ => false,
-        });
-        let lost = round.steps.iter().filter_map(|step| step.disclosed.as_ref()).any(shows_mine);
-        let outcome = self.bundle.meta.round_outcome.as_deref();
-        let claims = [
-            (in_order, "The steps do not count from 0 without gaps."),
-            (as_asked, "A step disclosed something else than was asked for."),
-            (
-                !lost || outcome.is_none_or(|outcome| outcome == "lost"),
-                "A mine was disclosed and the round did not end as lost.",
-            ),
-        ];
+        let meta = &self.bundle.meta;
+        let end = match (meta.status, &meta.round_outcome) {
+            (BetStatus::Void, _) => End::Void { by_recovery: self.is_void_by_recovery() },
+            (BetStatus::Recorded, Some(outcome)) => End::Recorded(outcome),
+            // A result without the round's outcome is a fault of its own.
+            (BetStatus::Recorded, None) | (BetStatus::Pending, _) => End::Open,
+        };
+        let steps = round.steps.iter();
+        let steps = steps.map(|step| Step { disclose: step.disclose.as_ref(), disclosed: step.disclosed.as_ref() });
+        let fault = if in_order {
+            rounds::fault(&self.inspection.kind, end, steps)
+        } else {
+            Some("The steps do not count from 0 without gaps.")
+        };
         Check::unless(
             name,
-            fault(&claims),
-            "The steps count from 0 without gaps, and each disclosed what was asked for.",
+            fault.map(str::to_owned),
+            "The steps count from 0 without gaps, each disclosed what was asked for, and nothing shows that some are missing.",
         )
     }
 
@@ -723,22 +742,4 @@ impl<'b> Facts<'b> {
             _ => true,
         }
     }
-}
-
-/// Whether what was shown is for what was asked: the same tiles, or as many cards.
-fn shown_as_asked(asked: &Value, shown: &Value) -> bool {
-    let list = |value: &'_ Value, name: &str| value.get(name).and_then(Value::as_array).cloned();
-    match (list(asked, "tiles"), asked.get("cards").and_then(Value::as_u64)) {
-        (Some(tiles), None) => list(shown, "tiles").is_some_and(|shown| {
-            let shown_tiles: Vec<_> = shown.iter().filter_map(|tile| tile.get("tile").cloned()).collect();
-            shown_tiles == tiles && shown.iter().all(|tile| tile.get("mine").is_some_and(Value::is_boolean))
-        }),
-        (None, Some(cards)) => list(shown, "cards").is_some_and(|shown| shown.len() as u64 == cards),
-        _ => false,
-    }
-}
-
-fn shows_mine(shown: &Value) -> bool {
-    let tiles = shown.get("tiles").and_then(Value::as_array);
-    tiles.is_some_and(|tiles| tiles.iter().any(|tile| tile.get("mine") == Some(&Value::Bool(true))))
 }

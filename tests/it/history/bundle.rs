@@ -1,8 +1,11 @@
 //! Bundles: one bet's evidence in a file, and what checking it without a database finds (I6, I7, I11).
 
+use fairledger::db::Reader;
+use fairledger::db::bets::BetKey;
 use fairledger::gfs::signature::SigningKey;
 use fairledger::gfs::{Commitment, ServerSeed};
 use fairledger::history::bundle::{BundleReport, BundleStatus, FORMAT, verify};
+use fairledger::history::rounds::fault_of_stored;
 use fairledger::history::{HistoryError, State};
 use fairledger::seeds::model::View;
 use fairledger::seeds::values::VoidReason;
@@ -101,6 +104,81 @@ async fn what_a_round_disclosed_is_held_against_its_result() {
         }
         let report = check(&tampered);
         assert!(named(&report, State::Mismatch).contains(&"Disclosed"), "{report:#?}");
+    }
+}
+
+/// The nonce of a round of Mines that is lost by its third step.
+async fn lost_round(player: &mut Player<'_>) -> u64 {
+    let mines = player.round("mines", json!({ "mines": 24 })).await;
+    player.step(mines, 0, None).await;
+    // At most one of two tiles is safe.
+    for (tile, index) in [7, 8].into_iter().zip(1..) {
+        let shown = player.step(mines, index, Some(Disclose::Tiles(vec![tile]))).await.unwrap();
+        if shown["tiles"][0]["mine"] == json!(true) {
+            break;
+        }
+    }
+    player.close_round(mines, CloseOutcome::Lost).await;
+    mines
+}
+
+#[tokio::test]
+async fn a_lost_round_without_its_last_steps_is_a_mismatch() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let mines = lost_round(&mut player).await;
+    let cards = player.round("blackjack", json!({})).await;
+    player.step(cards, 0, Some(Disclose::Cards(4))).await;
+    player.close_round(cards, CloseOutcome::Lost).await;
+    player.rotate().await;
+    for nonce in [mines, cards] {
+        let mut cut = bundle(&past, &commitment, nonce).await;
+        all_match(&check(&cut));
+        while cut["round"]["steps"].as_array_mut().unwrap().pop().is_some() {
+            cut["round"]["nextIndex"] = json!(cut["round"]["steps"].as_array().unwrap().len());
+            let report = check(&cut);
+            assert_eq!(named(&report, State::Mismatch), ["Steps"], "{report:#?}");
+        }
+    }
+}
+
+/// The rows of the database are judged as a bundle's members are.
+#[tokio::test]
+async fn a_stored_round_without_its_last_step_is_seen() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let mines = lost_round(&mut player).await;
+    let key = BetKey { session_id: player.id, seed_no: 0, nonce: mines };
+    let fault = || async {
+        let mut tx = Reader::from(past.seeds.datastore()).snapshot("test").await.unwrap();
+        let (bet, steps) = (tx.bet(&key).await.unwrap().unwrap(), tx.steps(&key).await.unwrap());
+        tx.rollback().await;
+        fault_of_stored(&bet, &steps)
+    };
+    assert_eq!(fault().await, None);
+    past.as_owner("DELETE FROM fairledger.steps WHERE step_index = (SELECT max(step_index) FROM fairledger.steps)")
+        .await;
+    assert!(fault().await.unwrap().contains("steps are missing"));
+}
+
+#[tokio::test]
+async fn what_a_step_disclosed_has_no_unknown_members() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let mines = lost_round(&mut player).await;
+    let sound = bundle(&past, &commitment, mines).await;
+    for (place, field) in [
+        ("/round/steps/1/disclose", "round.steps[1].disclose"),
+        ("/round/steps/1/disclosed", "round.steps[1].disclosed"),
+        ("/round/steps/1/disclosed/tiles/0", "round.steps[1].disclosed.tiles[0]"),
+        ("/round/steps/1", "round.steps[1]"),
+    ] {
+        let mut more = sound.clone();
+        more.pointer_mut(place).unwrap()["more"] = json!(1);
+        let error = verify(more.to_string().as_bytes(), None).unwrap_err();
+        assert!(error.field.starts_with(field), "{error}");
     }
 }
 
