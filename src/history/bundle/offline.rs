@@ -7,11 +7,11 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::words::Word;
 use super::{Bundle, FORMAT, Kind, statements};
 use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
-use crate::gfs::signature;
 use crate::history::check::{Check, State};
 use crate::history::coverage::RANGES_MAX;
 use crate::history::rounds::{self, End, Shown, Step};
@@ -21,9 +21,6 @@ use crate::seeds::values::{Money, Timestamp};
 
 /// The longest bundle: a thousand steps of 4 KiB with what they disclosed, and room.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 32 };
-
-/// The longest receipt, or view of a session with its receipt.
-const RECEIPT_LIMITS: Limits = Limits { bytes: 1 << 20, depth: 32 };
 
 /// Why a text cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,15 +44,6 @@ pub enum BundleStatus {
     Mismatch,
     /// Everything fits, and the result cannot be recalculated: the seed is not revealed, or there is no result, or the game is an outside one.
     Incomplete,
-}
-
-/// A field that is the operator's word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Word {
-    /// Its path in the bundle; `[]` stands for every place of a list. What is below it is meant too.
-    pub field: &'static str,
-    /// Why.
-    pub why: &'static str,
 }
 
 /// What checking a bundle found.
@@ -160,13 +148,13 @@ fn read(text: &[u8]) -> Result<Bundle, BundleError> {
 }
 
 /// The first thing that does not hold, in its words.
-fn fault(claims: &[(bool, &str)]) -> Option<String> {
+pub(super) fn fault(claims: &[(bool, &str)]) -> Option<String> {
     claims.iter().find(|(holds, _)| !holds).map(|(_, words)| (*words).to_owned())
 }
 
 /// A bundle with what was calculated from it.
-struct Facts<'b> {
-    bundle: &'b Bundle,
+pub(super) struct Facts<'b> {
+    pub(super) bundle: &'b Bundle,
     inspection: Inspection,
     nonce: u64,
 }
@@ -178,20 +166,35 @@ impl<'b> Facts<'b> {
         Self { bundle, inspection, nonce }
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.bundle.record.get(name).and_then(Value::as_str)
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.bundle.record.contains_key(name)
     }
 
-    fn is_signed(&self) -> bool {
+    pub(super) fn is_signed(&self) -> bool {
         self.has("signature")
     }
 
-    fn is_revealed(&self) -> bool {
+    pub(super) fn is_revealed(&self) -> bool {
         self.bundle.server_seed.is_some()
+    }
+
+    /// The session's seeds are made elsewhere, and there need be no next one.
+    pub(super) fn is_of_application(&self) -> bool {
+        self.bundle.seed.client_seed_source == "application"
+    }
+
+    /// The seed ended and its reveal was not stored yet when this was read: it is stored in a transaction after the one that ends the
+    /// seed (I6). The operator's own count must say the same.
+    fn is_reveal_due(&self) -> bool {
+        let Bundle { seed, coverage, .. } = self.bundle;
+        seed.status == "revealed"
+            && !self.is_revealed()
+            && seed.revealed_at.is_none()
+            && coverage.checks.iter().any(|check| check.name == "Reveal" && check.state == State::NotProvable)
     }
 
     /// Both the seed and the bet say so.
@@ -201,7 +204,7 @@ impl<'b> Facts<'b> {
     }
 
     /// The result, as recorded or as the reveal gives it.
-    fn result(&self) -> Option<&Value> {
+    pub(super) fn result(&self) -> Option<&Value> {
         self.bundle.record.get("result").or(Some(&self.inspection.computed)).filter(|result| !result.is_null())
     }
 
@@ -258,6 +261,10 @@ impl<'b> Facts<'b> {
             (coverage.seed_no == seed.seed_no, "Coverage and seed have other numbers."),
             (coverage.epoch == seed.epoch, "Coverage and seed have other epochs."),
             (coverage.retired_by == seed.retired_by, "Coverage and seed ended by other means."),
+            (
+                next.is_some() || self.is_of_application(),
+                "The next seed is not there, although one is committed before a session's seed is used.",
+            ),
             (next.is_none_or(|next| next.commitment != seed.commitment), "The next seed has the same commitment."),
             (
                 next.is_none_or(|next| next.seed_no == seed.seed_no.saturating_add(1)),
@@ -321,13 +328,15 @@ impl<'b> Facts<'b> {
     }
 
     fn reveal(&self) -> Check {
+        let name = "Reveal";
         let seed = &self.bundle.seed;
         let live = seed.status == "live";
+        let (due, revealed) = (self.is_reveal_due(), self.is_revealed());
         let claims = [
             (live || seed.status == "revealed", "A seed with bets is live or revealed."),
-            (live != self.is_revealed(), "The server seed is there when, and only when, its seed is revealed."),
+            (live != (revealed || due), "The server seed is there when, and only when, its seed is revealed."),
             (
-                live != seed.revealed_at.is_some(),
+                revealed == seed.revealed_at.is_some(),
                 "The time of the reveal is there when, and only when, the seed is revealed.",
             ),
             (live != seed.retired_at.is_some(), "The time of its end is there when, and only when, the seed ended."),
@@ -339,14 +348,22 @@ impl<'b> Facts<'b> {
                 "What ended the seed is there when, and only when, it ended, and is one of the known means.",
             ),
         ];
-        Check::unless("Reveal", fault(&claims), "The server seed is revealed if the seed ended, and only then.")
+        match fault(&claims) {
+            None if due => Check::new(
+                name,
+                State::NotProvable,
+                "The seed ended and its reveal was about to be stored, within moments or once the service is back: ask for the bundle again.",
+            ),
+            fault => Check::unless(name, fault, "The server seed is revealed if the seed ended, and only then."),
+        }
     }
 
     /// Orders that hold whatever a clock does.
     fn times(&self) -> Check {
         let Bundle { meta, seed, .. } = self.bundle;
         let first_bet = seed.first_bet_at;
-        let own_seeds = seed.client_seed_source == "application";
+        // Of the seed before there is nothing that it could have been committed during.
+        let fresh = ["generated", "application"].contains(&seed.client_seed_source.as_str());
         let claims = [
             (seed.committed_at <= seed.live_at, "The seed went live before it was committed."),
             (seed.committed_at < meta.taken_at, "The bet was taken before the seed was committed."),
@@ -361,8 +378,20 @@ impl<'b> Facts<'b> {
                 "The earliest bet was taken before the seed was live.",
             ),
             (
-                (seed.seed_no > 0 && !own_seeds) || seed.committed_at == seed.live_at,
-                "A session's first seed, or an application's, is committed as it goes live.",
+                !fresh || seed.committed_at == seed.live_at,
+                "The first seed of a session or after a recovery, or an application's, is committed as it goes live.",
+            ),
+            (
+                seed.retired_at.is_none_or(|retired| retired > meta.taken_at),
+                "The bet was not taken before its seed ended.",
+            ),
+            (
+                seed.revealed_at.is_none_or(|revealed| revealed > meta.taken_at),
+                "The bet was not taken before its seed was revealed: whoever took it could know the result.",
+            ),
+            (
+                seed.revealed_at.zip(seed.retired_at).is_none_or(|(revealed, retired)| revealed >= retired),
+                "The seed was revealed before it ended.",
             ),
             (
                 meta.expires_at.is_none_or(|expires| expires > meta.taken_at),
@@ -384,7 +413,8 @@ impl<'b> Facts<'b> {
         let ended = vec![Some(meta.taken_at), ended_at, seed.retired_at, seed.revealed_at];
         let settled = vec![ended_at.or(Some(meta.taken_at)), settled_at, Some(*read_at)];
         let next_at = next_seed.as_ref().map(|next| next.committed_at);
-        let next = vec![Some(seed.live_at), next_at, seed.retired_at];
+        // An application commits to its next seed whenever it likes.
+        let next = if self.is_of_application() { vec![] } else { vec![Some(seed.live_at), next_at, seed.retired_at] };
         let client = vec![Some(seed.client_seed_at), Some(seed.live_at)];
         let key = vec![signing_key.as_ref().map(|key| key.from), ended_at.or(Some(meta.taken_at)), Some(*read_at)];
         let key_life = vec![signing_key.as_ref().map(|key| key.from), signing_key.as_ref().and_then(|key| key.until)];
@@ -424,6 +454,11 @@ impl<'b> Facts<'b> {
         let name = "Client seed";
         let seed = &self.bundle.seed;
         let set_as_it_went_live = seed.client_seed_at == seed.live_at;
+        let operators = match seed.client_seed_source.as_str() {
+            // The text of a new session, and of one that goes on after a recovery.
+            "generated" => seed.seed_no == 0 || seed.epoch > 0,
+            source => source == "application",
+        };
         match (seed.client_seed_source.as_str(), seed.seed_no) {
             ("player", number) if number > 0 => Check::unless(
                 name,
@@ -435,7 +470,7 @@ impl<'b> Facts<'b> {
                 let detail = "It was kept from the seed before: the operator could know it as it made the server seed.";
                 Check::new(name, State::Noted, detail)
             }
-            ("generated", 0) | ("application", _) if set_as_it_went_live => {
+            _ if operators && set_as_it_went_live => {
                 Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
             }
             _ => Check::new(
@@ -493,6 +528,7 @@ impl<'b> Facts<'b> {
             && checks.iter().zip(crate::history::coverage::CHECKS).all(|(check, name)| {
                 let state = match name {
                     "Commitment" if !self.is_revealed() => State::NotProvable,
+                    "Reveal" if self.is_reveal_due() => State::NotProvable,
                     "Order" if check.state == State::Noted => State::Noted,
                     _ => State::Matches,
                 };
@@ -576,170 +612,5 @@ impl<'b> Facts<'b> {
                 .then(|| "The statements are not the words of the format.".to_owned()),
             "The statements are the words of the format.",
         )
-    }
-
-    /// What the receipt that a player kept adds: that the commitment was shown, and when it had been made.
-    fn receipt(&self, text: &[u8]) -> Result<(Vec<Check>, &'static [&'static str]), BundleError> {
-        let refused = |field: &str, detail: String| BundleError { what: "receipt", field: field.to_owned(), detail };
-        let value = json::parse(text, RECEIPT_LIMITS).map_err(|error| refused(&error.field, error.detail))?;
-        // A session's view has it as a member.
-        let receipt = value.get("receipt").unwrap_or(&value);
-        let member = |name: &str| {
-            receipt.get(name).and_then(Value::as_str).ok_or_else(|| refused(name, "is missing or no text".to_owned()))
-        };
-        let (payload, signer) = (member("payload")?, member("signer")?);
-        let bytes = |name: &str, text: &str, length: usize| {
-            let bytes = hex::decode(text).ok().filter(|bytes| bytes.len() == length);
-            bytes.ok_or_else(|| refused(name, format!("is not {length} bytes in hexadecimal characters")))
-        };
-        let signature = bytes("signature", member("signature")?, 64)?;
-        let key = bytes("signer", signer, 32)?;
-        let signed = match (<&[u8; 64]>::try_from(signature.as_slice()), <&[u8; 32]>::try_from(key.as_slice())) {
-            (Ok(signature), Ok(key)) => signature::verify(payload.as_bytes(), signature, key),
-            _ => false,
-        };
-        let told =
-            json::parse(payload.as_bytes(), RECEIPT_LIMITS).map_err(|error| refused("payload", error.to_string()))?;
-        Ok(self.compare_receipt(signed, signer, &told))
-    }
-
-    /// The checks, and the fields that they prove.
-    fn compare_receipt(&self, signed: bool, signer: &str, told: &Value) -> (Vec<Check>, &'static [&'static str]) {
-        let Bundle { meta, seed, next_seed, signing_key, .. } = self.bundle;
-        let field = |name: &str| told.get(name).and_then(Value::as_str);
-        let commitment = seed.commitment.to_string();
-        let next = next_seed.as_ref().map(|next| next.commitment.to_string());
-        let signature = Check::unless(
-            "Receipt signature",
-            (!signed).then(|| "The receipt is not signed by the signer that it names.".to_owned()),
-            "The receipt is signed by the signer that it names.",
-        );
-        let key = match signing_key {
-            Some(key) if key.signer == signer => {
-                Check::new("Receipt key", State::Matches, "The receipt is signed with the key of the record.")
-            }
-            Some(_) => Check::new(
-                "Receipt key",
-                State::NotProvable,
-                "The receipt is signed with another key than the record: compare it with those that the operator published.",
-            ),
-            None => Check::new(
-                "Receipt key",
-                State::NotProvable,
-                "The record is not signed: compare the key with a published one.",
-            ),
-        };
-        let session = field("sessionId") == Some(&meta.session_id.to_string());
-        let (shown, detail, proven): (_, _, &[&str]) = if field("commitment") == Some(&commitment) {
-            let claims = [
-                (
-                    field("committedAt") == Some(&seed.committed_at.to_string()),
-                    "The receipt has another time of the commitment.",
-                ),
-                (
-                    next.is_none() || field("nextCommitment") == next.as_deref(),
-                    "The receipt has another next commitment.",
-                ),
-            ];
-            let detail = "The player was shown this commitment and its time while the seed was in use.";
-            (fault(&claims), detail, &["meta.sessionId", "seed.committedAt", "nextSeed.commitment"])
-        } else if field("nextCommitment") == Some(&commitment) {
-            (None, "The player was shown this commitment while the seed before it was in use.", &["meta.sessionId"])
-        } else {
-            (Some("The receipt is of other commitments.".to_owned()), "", &[])
-        };
-        let session = (!session).then(|| "The receipt is of another session.".to_owned());
-        let checks = vec![signature, key, Check::unless("Receipt", session.or(shown), detail)];
-        // By another key it proves as much as that key does, which nobody here knows.
-        let sound = checks.iter().all(|check| check.state == State::Matches);
-        (checks, if sound { proven } else { &[] })
-    }
-
-    /// What no check above can tell, of the fields that are there.
-    fn words(&self, proven: &[&str]) -> Vec<Word> {
-        const WORD: &str = "The operator's word.";
-        const CLOCK: &str = "The operator's clock: only its order among the other times is checked.";
-        const BOUND: &str = "Not part of the signed record: stored with the nonce, by the operator's word.";
-        const SHOWN: &str = "Compare with the signed receipt that the player kept.";
-        const COUNTED: &str = "Counted by the operator: only the sums are checked.";
-        let mut words = vec![
-            ("asOf", WORD),
-            ("readAt", CLOCK),
-            ("software", WORD),
-            ("meta.sessionId", SHOWN),
-            ("meta.betRef", BOUND),
-            ("meta.selection", BOUND),
-            ("meta.stake", BOUND),
-            ("meta.currency", BOUND),
-            ("meta.context", BOUND),
-            ("meta.takenAt", "The record has it in whole milliseconds: what is below them is the operator's word."),
-            ("meta.expiresAt", CLOCK),
-            ("meta.recordedAt", CLOCK),
-            ("meta.voidedAt", CLOCK),
-            ("meta.voidReason", WORD),
-            ("meta.roundOutcome", WORD),
-            ("meta.settlement", "What the operator says it paid and showed."),
-            ("round.steps[].step", "The engine's own description."),
-            ("round.steps[].at", CLOCK),
-            ("seed.committedAt", SHOWN),
-            ("seed.clientSeedSource", WORD),
-            ("seed.clientSeedAt", CLOCK),
-            ("seed.firstBetAt", CLOCK),
-            ("seed.liveAt", CLOCK),
-            ("seed.retiredAt", CLOCK),
-            ("seed.revealedAt", CLOCK),
-            ("nextSeed.commitment", SHOWN),
-            ("nextSeed.committedAt", CLOCK),
-            ("coverage", COUNTED),
-            ("signingKey.from", CLOCK),
-            ("signingKey.until", CLOCK),
-            ("recoveries", WORD),
-        ];
-        if !self.is_signed() {
-            words.push(("record.at", "The record is not signed."));
-            if !self.is_revealed() {
-                words.push(("record", "Neither signed nor revealed."));
-            } else if self.bundle.meta.kind == Kind::Reservation {
-                words
-                    .push(("record", "Not signed, and an outside game's: only its commitment and cursor are checked."));
-            } else if !self.has("result") {
-                words.push(("record", "Not signed, and without a result that could be recalculated."));
-            }
-        } else if self.bundle.meta.kind == Kind::Reservation {
-            words.push((
-                "record.result",
-                "Signed; whether it follows from the floats is for the outside game's rules to say.",
-            ));
-        }
-        if self.bundle.round.is_some() && self.result().is_none() {
-            words.push(("round.steps[].disclosed", "The result is not known yet."));
-        }
-        let open = words.into_iter().filter(|(field, _)| self.is_there(field) && !proven.contains(field));
-        open.map(|(field, why)| Word { field, why }).collect()
-    }
-
-    fn is_there(&self, field: &str) -> bool {
-        let Bundle { meta, seed, round, signing_key, .. } = self.bundle;
-        let stepped = round.as_ref().is_some_and(|round| !round.steps.is_empty());
-        match field {
-            "meta.selection" => meta.selection.is_some(),
-            "meta.stake" => meta.stake.is_some(),
-            "meta.currency" => meta.currency.is_some(),
-            "meta.context" => meta.context.is_some(),
-            "meta.expiresAt" => meta.expires_at.is_some(),
-            "meta.recordedAt" => meta.recorded_at.is_some(),
-            "meta.voidedAt" => meta.voided_at.is_some(),
-            "meta.voidReason" => meta.void_reason.is_some(),
-            "meta.roundOutcome" => meta.round_outcome.is_some(),
-            "meta.settlement" => meta.settlement.is_some(),
-            "seed.retiredAt" => seed.retired_at.is_some(),
-            "seed.revealedAt" => seed.revealed_at.is_some(),
-            "nextSeed.commitment" | "nextSeed.committedAt" => self.bundle.next_seed.is_some(),
-            "recoveries" => !self.bundle.recoveries.is_empty(),
-            "signingKey.from" => signing_key.is_some(),
-            "signingKey.until" => signing_key.as_ref().is_some_and(|key| key.until.is_some()),
-            steps if steps.starts_with("round.steps") => stepped,
-            _ => true,
-        }
     }
 }

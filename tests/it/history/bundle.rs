@@ -14,23 +14,23 @@ use serde_json::{Value, json};
 
 use super::past::{Past, Player, RING};
 
-async fn signing() -> Past {
+pub async fn signing() -> Past {
     Past::with(SeedsSettings::default(), Some(SigningKey::generate())).await
 }
 
-async fn bundle(past: &Past, commitment: &Commitment, nonce: u64) -> Value {
+pub async fn bundle(past: &Past, commitment: &Commitment, nonce: u64) -> Value {
     let text = past.history.bundle(commitment, nonce).await.unwrap().to_canonical().unwrap();
     let value: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(fairledger::gfs::json::canonical(&value), text);
     value
 }
 
-fn check(bundle: &Value) -> BundleReport {
+pub fn check(bundle: &Value) -> BundleReport {
     verify(bundle.to_string().as_bytes(), None).unwrap_or_else(|error| panic!("{error}: {bundle:#}"))
 }
 
 /// The checks in a state, by name.
-fn named(report: &BundleReport, state: State) -> Vec<&str> {
+pub fn named(report: &BundleReport, state: State) -> Vec<&str> {
     report.checks.iter().filter(|check| check.state == state).map(|check| check.name.as_str()).collect()
 }
 
@@ -43,7 +43,7 @@ fn all_match(report: &BundleReport) {
     assert_eq!(others, [("Client seed", State::Noted)], "{report:#?}");
 }
 
-const GAMES: [&str; 9] = ["dice", "limbo", "roulette", "wheel", "plinko", "mines", "keno", "blackjack", "hilo"];
+pub const GAMES: [&str; 9] = ["dice", "limbo", "roulette", "wheel", "plinko", "mines", "keno", "blackjack", "hilo"];
 
 #[tokio::test]
 async fn the_bundle_of_every_game_matches_without_a_database() {
@@ -108,7 +108,7 @@ async fn what_a_round_disclosed_is_held_against_its_result() {
 }
 
 /// The nonce of a round of Mines that is lost by its third step.
-async fn lost_round(player: &mut Player<'_>) -> u64 {
+pub async fn lost_round(player: &mut Player<'_>) -> u64 {
     let mines = player.round("mines", json!({ "mines": 24 })).await;
     player.step(mines, 0, None).await;
     // At most one of two tiles is safe.
@@ -547,6 +547,69 @@ async fn a_receipt_proves_that_the_commitment_was_shown() {
     assert_eq!(named(&verify(&one, &foreign), State::Mismatch), ["Receipt"]);
     let error = fairledger::history::bundle::verify(one.to_string().as_bytes(), Some(b"{}")).unwrap_err();
     assert_eq!(error.to_string(), "receipt: payload: is missing or no text");
+}
+
+#[tokio::test]
+async fn a_next_seed_is_not_left_out_and_a_receipt_names_it() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let first = serde_json::to_value(&player.view).unwrap();
+    let commitment = player.commitment();
+    player.play("dice", json!({})).await;
+    player.close().await;
+    let last = serde_json::to_value(&player.view).unwrap();
+    assert_eq!((&last["commitment"], &last["nextCommitment"]), (&json!(commitment), &Value::Null));
+    let sound = bundle(&past, &commitment, 0).await;
+    let verify = |bundle: &Value, receipt: &Value| {
+        verify(bundle.to_string().as_bytes(), Some(receipt.to_string().as_bytes())).unwrap()
+    };
+    let proves_next =
+        |report: &BundleReport| !report.not_provable.iter().any(|word| word.field == "nextSeed.commitment");
+    // The view of a closed session shows no next commitment any more.
+    for (receipt, proven) in [(&first, true), (&last, false)] {
+        let report = verify(&sound, receipt);
+        all_match(&report);
+        assert_eq!(proves_next(&report), proven);
+    }
+    let mut cut = sound.clone();
+    cut.as_object_mut().unwrap().remove("nextSeed");
+    assert_eq!(named(&check(&cut), State::Mismatch), ["Agreement"]);
+    assert_eq!(named(&verify(&cut, &first), State::Mismatch), ["Agreement", "Receipt"]);
+    // A receipt that shows none was not given while a next seed waited.
+    let mut other = sound.clone();
+    for place in ["/seed/retiredBy", "/coverage/retiredBy"] {
+        *other.pointer_mut(place).unwrap() = json!("rotation");
+    }
+    assert_eq!(named(&verify(&other, &last), State::Mismatch), ["Receipt"]);
+}
+
+/// What may be there or not is listed where it is not, too.
+#[tokio::test]
+async fn what_nobody_would_miss_is_listed_when_it_is_not_there() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    player.play("dice", json!({})).await;
+    player.settle(0, "2.75").await;
+    player.rotate().await;
+    let sound = bundle(&past, &commitment, 0).await;
+    for field in ["settlement", "stake", "currency", "selection", "context"] {
+        let mut cut = sound.clone();
+        assert!(cut["meta"].as_object_mut().unwrap().remove(field).is_some());
+        let report = check(&cut);
+        all_match(&report);
+        let word = report.not_provable.iter().find(|word| word.field == format!("meta.{field}")).unwrap();
+        assert!(word.why.starts_with("Not there"), "{word:?}");
+    }
+    let listed = check(&sound);
+    for field in ["seed.retiredBy", "seed.bets"] {
+        assert!(listed.not_provable.iter().any(|word| word.field == field), "{field}");
+        let (part, name) = field.split_once('.').unwrap();
+        let mut cut = sound.clone();
+        cut[part].as_object_mut().unwrap().remove(name);
+        let refused = verify(cut.to_string().as_bytes(), None);
+        assert!(refused.is_err() || refused.unwrap().status == BundleStatus::Mismatch, "{field}");
+    }
 }
 
 #[tokio::test]

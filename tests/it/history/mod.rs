@@ -2,6 +2,7 @@
 
 mod arriving;
 mod bundle;
+mod bundle_states;
 mod coverage;
 mod export;
 mod past;
