@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::words::Word;
 use super::{Bundle, FORMAT, Kind, statements};
+use crate::gfs::games::Play;
 use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
@@ -21,6 +22,24 @@ use crate::seeds::values::{Money, Timestamp};
 
 /// The longest bundle: a thousand steps of 4 KiB with what they disclosed, and room.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 32 };
+
+/// What a record of ours consists of.
+const RECORD_MEMBERS: [&str; 14] = [
+    "spec",
+    "profile",
+    "game",
+    "params",
+    "rules",
+    "floats",
+    "commitment",
+    "clientSeed",
+    "nonce",
+    "at",
+    "cursor",
+    "result",
+    "signature",
+    "signer",
+];
 
 /// Why a text cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -133,6 +152,10 @@ fn read(text: &[u8]) -> Result<Bundle, BundleError> {
         let field = error.path().to_string();
         refused(if field == "." { "" } else { &field }, error.into_inner().to_string())
     })?;
+    // Records made elsewhere may carry more, which plays no part; one that is evidence carries nothing that is not looked at.
+    if let Some(name) = bundle.record.keys().find(|name| !RECORD_MEMBERS.contains(&name.as_str())) {
+        return Err(refused(&format!("record.{name}"), "unknown field".to_owned()));
+    }
     // These stand in answers as any JSON; the format knows two forms of each.
     for (step, index) in bundle.round.iter().flat_map(|round| &round.steps).zip(0..) {
         if let Some(Err(error)) = step.disclose.as_ref().map(Disclose::parse) {
@@ -180,6 +203,14 @@ impl<'b> Facts<'b> {
 
     pub(super) fn is_revealed(&self) -> bool {
         self.bundle.server_seed.is_some()
+    }
+
+    /// As they were bound: a parameter that is left out is not the same as its default.
+    fn has_complete_params(&self) -> bool {
+        let params = self.bundle.record.get("params");
+        let play = self.text("game").and_then(|game| Play::new(game, params).ok());
+        // An outside game's are its own.
+        play.is_none_or(|play| params.map(json::canonical) == Some(json::canonical_map(&play.params())))
     }
 
     /// The session's seeds are made elsewhere, and there need be no next one.
@@ -251,6 +282,7 @@ impl<'b> Facts<'b> {
                 self.text("clientSeed") == Some(seed.client_seed.as_str()),
                 "The record has another client seed than its seed.",
             ),
+            (self.has_complete_params(), "The record's parameters are not those of its game, with defaults filled in."),
             (
                 at_ms == Some(meta.taken_at.0.timestamp_millis()),
                 "The record's time is not meta.takenAt in milliseconds.",

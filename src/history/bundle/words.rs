@@ -146,6 +146,10 @@ impl Facts<'_> {
             words.push(("record", "Not signed, and an outside game's: only its commitment and cursor are checked."));
         } else if !self.has("result") {
             words.push(("record", "Not signed, and without a result that could be recalculated."));
+        } else {
+            // Wheels of nine and of ten segments stop at the same one often enough.
+            let other = "Not signed: another may come to the same result.";
+            words.extend([("record.params", other), ("record.nonce", other)]);
         }
         words
     }

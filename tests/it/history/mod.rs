@@ -10,6 +10,7 @@ pub mod plans;
 mod queries;
 mod replica;
 mod secrecy;
+mod tampering;
 mod world;
 
 use fairledger::history::model::RecordPage;
