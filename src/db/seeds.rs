@@ -660,9 +660,14 @@ impl Tx {
         self.end_seed(seed, SeedStatus::Revealed, by).await
     }
 
+    /// Whatever the clock did since, the seed's end is later than its bets, so that a reveal before a bet is never the clock's doing. Of
+    /// more bets than these the earlier ones were taken long enough ago.
     async fn end_seed(&mut self, seed: &LockedSeed, status: SeedStatus, by: RetiredBy) -> Result<(), DbError> {
         let ended = sqlx::query!(
-            "UPDATE fairledger.seeds SET status = $3, pending = 0, retired_at = clock_timestamp(), retired_by = $4
+            "UPDATE fairledger.seeds SET status = $3, pending = 0, retired_by = $4,
+                 retired_at = greatest(clock_timestamp(), live_at, (
+                     SELECT max(b.taken_at) + interval '1 microsecond'
+                     FROM (SELECT taken_at FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 ORDER BY nonce DESC LIMIT 1000) b))
              WHERE session_id = $1 AND seed_no = $2 AND status = 'live' AND pending = $5 AND next_nonce = $6",
             seed.session_id,
             seed.seed_no,
@@ -730,16 +735,17 @@ impl Tx {
     /// # Errors
     /// Those of the database; corruption when the seed is not retired.
     pub async fn insert_reveal(&mut self, seed: &SeedRow, server_seed: &ServerSeed) -> Result<(), DbError> {
-        let (_, by) = seed.retired.ok_or_else(|| corrupt("reveal", "its seed is live"))?;
+        let (retired_at, by) = seed.retired.ok_or_else(|| corrupt("reveal", "its seed is live"))?;
         let bytes = server_seed.to_bytes();
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.reveals (session_id, seed_no, commitment, server_seed, revealed_at, reason)
-             VALUES ($1, $2, $3, $4, clock_timestamp(), $5)",
+             VALUES ($1, $2, $3, $4, greatest(clock_timestamp(), $6::timestamptz), $5)",
             seed.session_id,
             seed.seed_no,
             seed.commitment.as_bytes().as_slice(),
             bytes.as_slice(),
             by.as_str(),
+            retired_at,
         )
         .execute(&mut *self.inner)
         .await?

@@ -243,24 +243,6 @@ impl Record {
     }
 }
 
-/// Every member that a record made here can have.
-pub(crate) const MEMBERS: [&str; 14] = [
-    "spec",
-    "profile",
-    "rules",
-    "floats",
-    "game",
-    "params",
-    "commitment",
-    "clientSeed",
-    "nonce",
-    "at",
-    "cursor",
-    "result",
-    "signature",
-    "signer",
-];
-
 /// SHA-256 of a payload, as hexadecimal characters.
 pub(super) fn hash(payload: &str) -> String {
     hex::encode(Sha256::digest(payload.as_bytes()))

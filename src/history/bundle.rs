@@ -4,13 +4,16 @@
 //! it is read in one snapshot. Its size is bounded by the steps of a round (I12).
 
 mod offline;
+mod receipt;
+mod words;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-pub use offline::{BundleError, BundleReport, BundleStatus, Word, verify};
+pub use offline::{BundleError, BundleReport, BundleStatus, verify};
+pub use words::Word;
 
 use super::coverage::{Recovery, SeedCoverage, recoveries_in, seed_coverage_in};
 use super::{History, HistoryError, Looking};

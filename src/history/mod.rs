@@ -15,6 +15,7 @@
 //! | `resume` | what is left of an export that broke off |
 //! | `coverage` | whether every nonce that was handed out is accounted for |
 //! | `bundle` | the evidence of one bet, and its check without a database |
+//! | `rounds` | whether the steps of a round lead to its end |
 //! | `check` | a check and what it came to |
 //! | `verify` | recomputing stored bets from their revealed seeds |
 //! | `distribution` | whether results are spread as their game says |
@@ -31,6 +32,7 @@ pub mod format;
 pub mod model;
 mod pages;
 pub mod resume;
+pub mod rounds;
 pub mod verify;
 mod walk;
 

@@ -7,22 +7,39 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::words::Word;
 use super::{Bundle, FORMAT, Kind, statements};
+use crate::gfs::games::Play;
 use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
-use crate::gfs::record::MEMBERS;
 use crate::gfs::seed::ServerSeed;
-use crate::gfs::signature;
 use crate::history::check::{Check, State};
 use crate::history::coverage::RANGES_MAX;
-use crate::seeds::model::{BetStatus, StepView};
+use crate::history::rounds::{self, Doubt, End, Shown, Step};
+use crate::seeds::Disclose;
+use crate::seeds::model::BetStatus;
 use crate::seeds::values::{Money, Timestamp};
 
 /// The longest bundle: a thousand steps of 4 KiB with what they disclosed, and room.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 32 };
 
-/// The longest receipt, or view of a session with its receipt.
-const RECEIPT_LIMITS: Limits = Limits { bytes: 1 << 20, depth: 32 };
+/// What a record of ours consists of.
+const RECORD_MEMBERS: [&str; 14] = [
+    "spec",
+    "profile",
+    "game",
+    "params",
+    "rules",
+    "floats",
+    "commitment",
+    "clientSeed",
+    "nonce",
+    "at",
+    "cursor",
+    "result",
+    "signature",
+    "signer",
+];
 
 /// Why a text cannot be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,15 +63,6 @@ pub enum BundleStatus {
     Mismatch,
     /// Everything fits, and the result cannot be recalculated: the seed is not revealed, or there is no result, or the game is an outside one.
     Incomplete,
-}
-
-/// A field that is the operator's word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Word {
-    /// Its path in the bundle; `[]` stands for every place of a list. What is below it is meant too.
-    pub field: &'static str,
-    /// Why.
-    pub why: &'static str,
 }
 
 /// What checking a bundle found.
@@ -140,20 +148,36 @@ fn read(text: &[u8]) -> Result<Bundle, BundleError> {
     if format != Some(FORMAT) {
         return Err(refused("format", format!("is not {FORMAT}, the one format known here")));
     }
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    let bundle: Bundle = serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
         refused(if field == "." { "" } else { &field }, error.into_inner().to_string())
-    })
+    })?;
+    // Records made elsewhere may carry more, which plays no part; one that is evidence carries nothing that is not looked at.
+    if let Some(name) = bundle.record.keys().find(|name| !RECORD_MEMBERS.contains(&name.as_str())) {
+        return Err(refused(&format!("record.{name}"), "unknown field".to_owned()));
+    }
+    // These stand in answers as any JSON; the format knows two forms of each.
+    for (step, index) in bundle.round.iter().flat_map(|round| &round.steps).zip(0..) {
+        if let Some(Err(error)) = step.disclose.as_ref().map(Disclose::parse) {
+            return Err(refused(&format!("round.steps[{index}].disclose"), error.to_string()));
+        }
+        if let Some(Err(error)) = step.disclosed.as_ref().map(serde_path_to_error::deserialize::<_, Shown>) {
+            let below = error.path().to_string();
+            let below = if below == "." { String::new() } else { format!(".{below}") };
+            return Err(refused(&format!("round.steps[{index}].disclosed{below}"), error.into_inner().to_string()));
+        }
+    }
+    Ok(bundle)
 }
 
 /// The first thing that does not hold, in its words.
-fn fault(claims: &[(bool, &str)]) -> Option<String> {
+pub(super) fn fault(claims: &[(bool, &str)]) -> Option<String> {
     claims.iter().find(|(holds, _)| !holds).map(|(_, words)| (*words).to_owned())
 }
 
 /// A bundle with what was calculated from it.
-struct Facts<'b> {
-    bundle: &'b Bundle,
+pub(super) struct Facts<'b> {
+    pub(super) bundle: &'b Bundle,
     inspection: Inspection,
     nonce: u64,
 }
@@ -165,24 +189,53 @@ impl<'b> Facts<'b> {
         Self { bundle, inspection, nonce }
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.bundle.record.get(name).and_then(Value::as_str)
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.bundle.record.contains_key(name)
     }
 
-    fn is_signed(&self) -> bool {
+    pub(super) fn is_signed(&self) -> bool {
         self.has("signature")
     }
 
-    fn is_revealed(&self) -> bool {
+    pub(super) fn is_revealed(&self) -> bool {
         self.bundle.server_seed.is_some()
     }
 
+    /// As they were bound: a parameter that is left out is not the same as its default.
+    fn has_complete_params(&self) -> bool {
+        let params = self.bundle.record.get("params");
+        let play = self.text("game").and_then(|game| Play::new(game, params).ok());
+        // An outside game's are its own.
+        play.is_none_or(|play| params.map(json::canonical) == Some(json::canonical_map(&play.params())))
+    }
+
+    /// The session's seeds are made elsewhere, and there need be no next one.
+    pub(super) fn is_of_application(&self) -> bool {
+        self.bundle.seed.client_seed_source == "application"
+    }
+
+    /// The seed ended and its reveal was not stored yet when this was read: it is stored in a transaction after the one that ends the
+    /// seed (I6). The operator's own count must say the same.
+    fn is_reveal_due(&self) -> bool {
+        let Bundle { seed, coverage, .. } = self.bundle;
+        seed.status == "revealed"
+            && !self.is_revealed()
+            && seed.revealed_at.is_none()
+            && coverage.checks.iter().any(|check| check.name == "Reveal" && check.state == State::NotProvable)
+    }
+
+    /// Both the seed and the bet say so.
+    fn is_void_by_recovery(&self) -> bool {
+        let Bundle { meta, seed, .. } = self.bundle;
+        meta.void_reason.as_deref() == Some("recovery") && seed.retired_by.as_deref() == Some("recovery")
+    }
+
     /// The result, as recorded or as the reveal gives it.
-    fn result(&self) -> Option<&Value> {
+    pub(super) fn result(&self) -> Option<&Value> {
         self.bundle.record.get("result").or(Some(&self.inspection.computed)).filter(|result| !result.is_null())
     }
 
@@ -229,6 +282,7 @@ impl<'b> Facts<'b> {
                 self.text("clientSeed") == Some(seed.client_seed.as_str()),
                 "The record has another client seed than its seed.",
             ),
+            (self.has_complete_params(), "The record's parameters are not those of its game, with defaults filled in."),
             (
                 at_ms == Some(meta.taken_at.0.timestamp_millis()),
                 "The record's time is not meta.takenAt in milliseconds.",
@@ -240,8 +294,8 @@ impl<'b> Facts<'b> {
             (coverage.epoch == seed.epoch, "Coverage and seed have other epochs."),
             (coverage.retired_by == seed.retired_by, "Coverage and seed ended by other means."),
             (
-                next.is_some() || seed.client_seed_source == "application",
-                "The next seed is not there: only an application's seeds come without one.",
+                next.is_some() || self.is_of_application(),
+                "The next seed is not there, although one is committed before a session's seed is used.",
             ),
             (next.is_none_or(|next| next.commitment != seed.commitment), "The next seed has the same commitment."),
             (
@@ -275,13 +329,7 @@ impl<'b> Facts<'b> {
                     && round.next_index as usize == round.steps.len()
             }
         };
-        let outside = ["rules", "floats"];
         let claims = [
-            (
-                self.bundle.record.keys().all(|name| MEMBERS.contains(&name.as_str())),
-                "The record has a member that no record of this format has.",
-            ),
-            (custom || !outside.iter().any(|name| self.has(name)), "A record of a known game has rules of its own."),
             (
                 recorded == self.has("result"),
                 "meta.status does not fit the record: a result is there when, and only when, it is recorded.",
@@ -311,19 +359,14 @@ impl<'b> Facts<'b> {
         Check::unless("State", fault(&claims), "Kind, state, result, void and round of the bet fit one another.")
     }
 
-    /// A seed ends in one transaction and is revealed in the next one: between the two it has ended and its reveal is due.
-    fn reveal_is_due(&self) -> bool {
-        let Bundle { seed, server_seed, .. } = self.bundle;
-        seed.status == "revealed" && server_seed.is_none() && seed.revealed_at.is_none()
-    }
-
     fn reveal(&self) -> Check {
+        let name = "Reveal";
         let seed = &self.bundle.seed;
         let live = seed.status == "live";
-        let revealed = !live && !self.reveal_is_due();
+        let (due, revealed) = (self.is_reveal_due(), self.is_revealed());
         let claims = [
             (live || seed.status == "revealed", "A seed with bets is live or revealed."),
-            (revealed == self.is_revealed(), "The server seed is there when, and only when, its seed is revealed."),
+            (live != (revealed || due), "The server seed is there when, and only when, its seed is revealed."),
             (
                 revealed == seed.revealed_at.is_some(),
                 "The time of the reveal is there when, and only when, the seed is revealed.",
@@ -338,12 +381,12 @@ impl<'b> Facts<'b> {
             ),
         ];
         match fault(&claims) {
-            None if self.reveal_is_due() => Check::new(
-                "Reveal",
+            None if due => Check::new(
+                name,
                 State::NotProvable,
-                "The seed ended and its reveal was about to be stored: make the bundle again.",
+                "The seed ended and its reveal was about to be stored, within moments or once the service is back: ask for the bundle again.",
             ),
-            fault => Check::unless("Reveal", fault, "The server seed is revealed if the seed ended, and only then."),
+            fault => Check::unless(name, fault, "The server seed is revealed if the seed ended, and only then."),
         }
     }
 
@@ -351,7 +394,8 @@ impl<'b> Facts<'b> {
     fn times(&self) -> Check {
         let Bundle { meta, seed, .. } = self.bundle;
         let first_bet = seed.first_bet_at;
-        let own_seeds = seed.client_seed_source == "application";
+        // Of the seed before there is nothing that it could have been committed during.
+        let fresh = ["generated", "application"].contains(&seed.client_seed_source.as_str());
         let claims = [
             (seed.committed_at <= seed.live_at, "The seed went live before it was committed."),
             (seed.committed_at < meta.taken_at, "The bet was taken before the seed was committed."),
@@ -366,8 +410,20 @@ impl<'b> Facts<'b> {
                 "The earliest bet was taken before the seed was live.",
             ),
             (
-                (seed.seed_no > 0 && !own_seeds) || seed.committed_at == seed.live_at,
-                "A session's first seed, or an application's, is committed as it goes live.",
+                !fresh || seed.committed_at == seed.live_at,
+                "The first seed of a session or after a recovery, or an application's, is committed as it goes live.",
+            ),
+            (
+                seed.retired_at.is_none_or(|retired| retired > meta.taken_at),
+                "The bet was not taken before its seed ended.",
+            ),
+            (
+                seed.revealed_at.is_none_or(|revealed| revealed > meta.taken_at),
+                "The bet was not taken before its seed was revealed: whoever took it could know the result.",
+            ),
+            (
+                seed.revealed_at.zip(seed.retired_at).is_none_or(|(revealed, retired)| revealed >= retired),
+                "The seed was revealed before it ended.",
             ),
             (
                 meta.expires_at.is_none_or(|expires| expires > meta.taken_at),
@@ -389,7 +445,8 @@ impl<'b> Facts<'b> {
         let ended = vec![Some(meta.taken_at), ended_at, seed.retired_at, seed.revealed_at];
         let settled = vec![ended_at.or(Some(meta.taken_at)), settled_at, Some(*read_at)];
         let next_at = next_seed.as_ref().map(|next| next.committed_at);
-        let next = vec![Some(seed.live_at), next_at, seed.retired_at];
+        // An application commits to its next seed whenever it likes.
+        let next = if self.is_of_application() { vec![] } else { vec![Some(seed.live_at), next_at, seed.retired_at] };
         let client = vec![Some(seed.client_seed_at), Some(seed.live_at)];
         let key = vec![signing_key.as_ref().map(|key| key.from), ended_at.or(Some(meta.taken_at)), Some(*read_at)];
         let key_life = vec![signing_key.as_ref().map(|key| key.from), signing_key.as_ref().and_then(|key| key.until)];
@@ -429,6 +486,11 @@ impl<'b> Facts<'b> {
         let name = "Client seed";
         let seed = &self.bundle.seed;
         let set_as_it_went_live = seed.client_seed_at == seed.live_at;
+        let operators = match seed.client_seed_source.as_str() {
+            // The text of a new session, and of one that goes on after a recovery.
+            "generated" => seed.seed_no == 0 || seed.epoch > 0,
+            source => source == "application",
+        };
         match (seed.client_seed_source.as_str(), seed.seed_no) {
             ("player", number) if number > 0 => Check::unless(
                 name,
@@ -440,11 +502,7 @@ impl<'b> Facts<'b> {
                 let detail = "It was kept from the seed before: the operator could know it as it made the server seed.";
                 Check::new(name, State::Noted, detail)
             }
-            // A recovery goes on with a text of its own.
-            ("generated", number) if set_as_it_went_live && (number == 0 || seed.epoch > 0) => {
-                Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
-            }
-            ("application", _) if set_as_it_went_live => {
+            _ if operators && set_as_it_went_live => {
                 Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
             }
             _ => Check::new(
@@ -502,7 +560,7 @@ impl<'b> Facts<'b> {
             && checks.iter().zip(crate::history::coverage::CHECKS).all(|(check, name)| {
                 let state = match name {
                     "Commitment" if !self.is_revealed() => State::NotProvable,
-                    "Reveal" if self.reveal_is_due() => State::NotProvable,
+                    "Reveal" if self.is_reveal_due() => State::NotProvable,
                     "Order" if check.state == State::Noted => State::Noted,
                     _ => State::Matches,
                 };
@@ -510,39 +568,34 @@ impl<'b> Facts<'b> {
             })
     }
 
-    /// The steps count from 0, and each showed what was asked for.
+    /// The steps count from 0, each showed what was asked for, and they lead to the end.
     fn steps(&self) -> Check {
         let name = "Steps";
         let Some(round) = &self.bundle.round else {
             return Check::new(name, State::Matches, "The bet is no round, and has no steps.");
         };
         let in_order = round.steps.iter().zip(0..).all(|(step, index)| step.index == index);
-        let as_asked = round.steps.iter().all(|step| match (&step.disclose, &step.disclosed) {
-            (None, None) => true,
-            (Some(asked), Some(shown)) => shown_as_asked(asked, shown),
-            _ => false,
-        });
-        let shows = |step: &StepView| step.disclosed.as_ref().is_some_and(shows_mine);
-        let lost = round.steps.iter().any(shows);
-        let gone_on = round.steps.iter().rev().skip(1).any(shows);
         let meta = &self.bundle.meta;
-        let ended_so = match meta.round_outcome.as_deref() {
-            None | Some("lost") => true,
-            // A recovery voids whatever was pending.
-            Some("void") => meta.void_reason.as_deref() == Some("recovery"),
-            Some(_) => false,
+        let end = match (meta.status, &meta.round_outcome) {
+            (BetStatus::Void, _) => End::Void { by_recovery: self.is_void_by_recovery() },
+            (BetStatus::Recorded, Some(outcome)) => End::Recorded(outcome),
+            // A result without the round's outcome is a fault of its own.
+            (BetStatus::Recorded, None) | (BetStatus::Pending, _) => End::Open,
         };
-        let claims = [
-            (in_order, "The steps do not count from 0 without gaps."),
-            (as_asked, "A step disclosed something else than was asked for."),
-            (!gone_on, "A step follows the one that disclosed a mine."),
-            (!lost || ended_so, "A mine was disclosed and the round did not end as lost."),
-        ];
-        Check::unless(
-            name,
-            fault(&claims),
-            "The steps count from 0 without gaps, and each disclosed what was asked for.",
-        )
+        let steps = round.steps.iter();
+        let steps = steps.map(|step| Step { disclose: step.disclose.as_ref(), disclosed: step.disclosed.as_ref() });
+        if !in_order {
+            return Check::new(name, State::Mismatch, "The steps do not count from 0 without gaps.");
+        }
+        match rounds::doubt(&self.inspection.kind, end, steps) {
+            Some(Doubt::Impossible(words)) => Check::new(name, State::Mismatch, words),
+            Some(Doubt::Odd(words)) => Check::new(name, State::Noted, words),
+            None => Check::new(
+                name,
+                State::Matches,
+                "The steps count from 0 without gaps, each disclosed what was asked for, and nothing shows that some are missing.",
+            ),
+        }
     }
 
     /// What was shown is part of the result.
@@ -594,209 +647,4 @@ impl<'b> Facts<'b> {
             "The statements are the words of the format.",
         )
     }
-
-    /// What the receipt that a player kept adds: that the commitment was shown, and when it had been made.
-    fn receipt(&self, text: &[u8]) -> Result<(Vec<Check>, &'static [&'static str]), BundleError> {
-        let refused = |field: &str, detail: String| BundleError { what: "receipt", field: field.to_owned(), detail };
-        let value = json::parse(text, RECEIPT_LIMITS).map_err(|error| refused(&error.field, error.detail))?;
-        // A session's view has it as a member.
-        let receipt = value.get("receipt").unwrap_or(&value);
-        let member = |name: &str| {
-            receipt.get(name).and_then(Value::as_str).ok_or_else(|| refused(name, "is missing or no text".to_owned()))
-        };
-        let (payload, signer) = (member("payload")?, member("signer")?);
-        let bytes = |name: &str, text: &str, length: usize| {
-            let bytes = hex::decode(text).ok().filter(|bytes| bytes.len() == length);
-            bytes.ok_or_else(|| refused(name, format!("is not {length} bytes in hexadecimal characters")))
-        };
-        let signature = bytes("signature", member("signature")?, 64)?;
-        let key = bytes("signer", signer, 32)?;
-        let signed = match (<&[u8; 64]>::try_from(signature.as_slice()), <&[u8; 32]>::try_from(key.as_slice())) {
-            (Ok(signature), Ok(key)) => signature::verify(payload.as_bytes(), signature, key),
-            _ => false,
-        };
-        let told =
-            json::parse(payload.as_bytes(), RECEIPT_LIMITS).map_err(|error| refused("payload", error.to_string()))?;
-        Ok(self.compare_receipt(signed, signer, &told))
-    }
-
-    /// The checks, and the fields that they prove.
-    fn compare_receipt(&self, signed: bool, signer: &str, told: &Value) -> (Vec<Check>, &'static [&'static str]) {
-        let Bundle { meta, seed, next_seed, signing_key, .. } = self.bundle;
-        let field = |name: &str| told.get(name).and_then(Value::as_str);
-        let commitment = seed.commitment.to_string();
-        let next = next_seed.as_ref().map(|next| next.commitment.to_string());
-        let signature = Check::unless(
-            "Receipt signature",
-            (!signed).then(|| "The receipt is not signed by the signer that it names.".to_owned()),
-            "The receipt is signed by the signer that it names.",
-        );
-        let key = match signing_key {
-            Some(key) if key.signer == signer => {
-                Check::new("Receipt key", State::Matches, "The receipt is signed with the key of the record.")
-            }
-            Some(_) => Check::new(
-                "Receipt key",
-                State::NotProvable,
-                "The receipt is signed with another key than the record: compare it with those that the operator published.",
-            ),
-            None => Check::new(
-                "Receipt key",
-                State::NotProvable,
-                "The record is not signed: compare the key with a published one.",
-            ),
-        };
-        let session = field("sessionId") == Some(&meta.session_id.to_string());
-        let (shown, detail, proven): (_, _, &[&str]) = if field("commitment") == Some(&commitment) {
-            let claims = [
-                (
-                    field("committedAt") == Some(&seed.committed_at.to_string()),
-                    "The receipt has another time of the commitment.",
-                ),
-                (field("nextCommitment") == next.as_deref(), "The receipt has another next commitment."),
-            ];
-            let detail = "The player was shown this commitment and its time while the seed was in use.";
-            (fault(&claims), detail, &["meta.sessionId", "seed.committedAt", "nextSeed.commitment"])
-        } else if field("nextCommitment") == Some(&commitment) {
-            (None, "The player was shown this commitment while the seed before it was in use.", &["meta.sessionId"])
-        } else {
-            (Some("The receipt is of other commitments.".to_owned()), "", &[])
-        };
-        let session = (!session).then(|| "The receipt is of another session.".to_owned());
-        let checks = vec![signature, key, Check::unless("Receipt", session.or(shown), detail)];
-        // By another key it proves as much as that key does, which nobody here knows.
-        let sound = checks.iter().all(|check| check.state == State::Matches);
-        (checks, if sound { proven } else { &[] })
-    }
-
-    /// What no check above can tell: of the fields that are there, and of those of which nothing tells that they should be.
-    fn words(&self, proven: &[&str]) -> Vec<Word> {
-        const WORD: &str = "The operator's word.";
-        const CLOCK: &str = "The operator's clock: only its order among the other times is checked.";
-        const BOUND: &str = "Not part of the signed record: stored with the nonce, by the operator's word.";
-        const SHOWN: &str = "Compare with the signed receipt that the player kept.";
-        const COUNTED: &str = "Counted by the operator: only the sums are checked.";
-        let mut words = vec![
-            ("asOf", WORD),
-            ("readAt", CLOCK),
-            ("software", WORD),
-            ("meta.sessionId", SHOWN),
-            ("meta.betRef", BOUND),
-            ("meta.selection", BOUND),
-            ("meta.stake", BOUND),
-            ("meta.currency", BOUND),
-            ("meta.context", BOUND),
-            ("meta.takenAt", "The record has it in whole milliseconds: what is below them is the operator's word."),
-            ("meta.expiresAt", CLOCK),
-            ("meta.recordedAt", CLOCK),
-            ("meta.voidedAt", CLOCK),
-            ("meta.voidReason", WORD),
-            ("meta.roundOutcome", WORD),
-            ("meta.settlement", "What the operator says it paid and showed."),
-            ("round.nextIndex", "None is left out in between; whether the last steps were, no file can tell."),
-            ("round.steps[].step", "The engine's own description."),
-            ("round.steps[].at", CLOCK),
-            ("seed.committedAt", SHOWN),
-            ("seed.clientSeedSource", WORD),
-            ("seed.clientSeedAt", CLOCK),
-            ("seed.firstBetAt", CLOCK),
-            ("seed.liveAt", CLOCK),
-            ("seed.bets", COUNTED),
-            ("seed.retiredAt", CLOCK),
-            ("seed.retiredBy", WORD),
-            ("seed.revealedAt", CLOCK),
-            ("nextSeed", ""),
-            ("nextSeed.commitment", SHOWN),
-            ("nextSeed.committedAt", CLOCK),
-            ("coverage", COUNTED),
-            ("signingKey.from", CLOCK),
-            ("signingKey.until", CLOCK),
-            ("recoveries", WORD),
-        ];
-        if !self.is_signed() {
-            words.push(("record.signature", ""));
-            words.push(("record.at", "The record is not signed."));
-            if !self.is_revealed() {
-                words.push(("record", "Neither signed nor revealed."));
-            } else if self.bundle.meta.kind == Kind::Reservation {
-                words
-                    .push(("record", "Not signed, and an outside game's: only its commitment and cursor are checked."));
-            } else if !self.has("result") {
-                words.push(("record", "Not signed, and without a result that could be recalculated."));
-            }
-        } else if self.bundle.meta.kind == Kind::Reservation {
-            words.push((
-                "record.result",
-                "Signed; whether it follows from the floats is for the outside game's rules to say.",
-            ));
-        }
-        if self.bundle.round.is_some() && self.result().is_none() {
-            words.push(("round.steps[].disclosed", "The result is not known yet."));
-        }
-        const ABSENT: &str = "Is not there: that there was none is the operator's word.";
-        let open = words.into_iter().filter(|(field, _)| !proven.contains(field));
-        let told = open.filter_map(|(field, why)| {
-            let why = if self.is_there(field)? { why } else { ABSENT };
-            Some(Word { field, why })
-        });
-        told.collect()
-    }
-
-    /// Whether a field is there; none where a check demands it to be there or not, and it is not.
-    fn is_there(&self, field: &str) -> Option<bool> {
-        let Bundle { meta, seed, next_seed, round, signing_key, .. } = self.bundle;
-        let only_if = |there: bool| there.then_some(true);
-        match field {
-            "meta.selection" => Some(meta.selection.is_some()),
-            "meta.stake" => Some(meta.stake.is_some()),
-            "meta.currency" => Some(meta.currency.is_some()),
-            "meta.context" => Some(meta.context.is_some()),
-            "meta.settlement" => Some(meta.settlement.is_some()),
-            "meta.expiresAt" => only_if(meta.expires_at.is_some()),
-            "meta.recordedAt" => only_if(meta.recorded_at.is_some()),
-            "meta.voidedAt" => only_if(meta.voided_at.is_some()),
-            "meta.voidReason" => only_if(meta.void_reason.is_some()),
-            "meta.roundOutcome" => only_if(meta.round_outcome.is_some()),
-            "seed.retiredAt" => only_if(seed.retired_at.is_some()),
-            "seed.retiredBy" => only_if(seed.retired_by.is_some()),
-            "seed.revealedAt" => only_if(seed.revealed_at.is_some()),
-            "nextSeed" => next_seed.is_none().then_some(false),
-            "nextSeed.commitment" | "nextSeed.committedAt" => only_if(next_seed.is_some()),
-            "record.signature" => (self.has("result") && !self.is_signed()).then_some(false),
-            "signingKey.from" => only_if(signing_key.is_some()),
-            "signingKey.until" => signing_key.as_ref().map(|key| key.until.is_some()),
-            "round.nextIndex" => only_if(round.is_some()),
-            steps if steps.starts_with("round.steps") => {
-                only_if(round.as_ref().is_some_and(|round| !round.steps.is_empty()))
-            }
-            _ => Some(true),
-        }
-    }
-}
-
-/// The one member of an object that has one of this name and no other.
-fn only<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    value.as_object().filter(|members| members.len() == 1)?.get(name)
-}
-
-/// Whether what was shown is for what was asked: the same tiles, or as many cards; and nothing else.
-fn shown_as_asked(asked: &Value, shown: &Value) -> bool {
-    let list = |value: &'_ Value, name: &str| only(value, name).and_then(Value::as_array).cloned();
-    match (list(asked, "tiles"), only(asked, "cards").and_then(Value::as_u64)) {
-        (Some(tiles), None) => list(shown, "tiles").is_some_and(|shown| {
-            let shown_tiles: Vec<_> = shown.iter().filter_map(|tile| tile.get("tile").cloned()).collect();
-            let plain = |tile: &Value| {
-                tile.as_object().is_some_and(|members| members.len() == 2)
-                    && tile.get("mine").is_some_and(Value::is_boolean)
-            };
-            shown_tiles == tiles && shown.iter().all(plain)
-        }),
-        (None, Some(cards)) => list(shown, "cards").is_some_and(|shown| shown.len() as u64 == cards),
-        _ => false,
-    }
-}
-
-fn shows_mine(shown: &Value) -> bool {
-    let tiles = shown.get("tiles").and_then(Value::as_array);
-    tiles.is_some_and(|tiles| tiles.iter().any(|tile| tile.get("mine") == Some(&Value::Bool(true))))
 }

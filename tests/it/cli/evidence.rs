@@ -102,7 +102,7 @@ async fn a_bundle_is_checked_where_there_is_no_database() {
     for words in [
         &format!("dice, nonce 0 under commitment {commitment}\n  matches      Commitment  ") as &str,
         "  matches      Receipt  ",
-        "meta.stake                  Is not there: that there was none is the operator's word.",
+        "meta.stake                  Not there: that there is none is the operator's word.",
         "\nmatches: the result follows from the revealed seed, and everything fits\n",
     ] {
         assert!(text.contains(words), "{words:?}: {text}");

@@ -2,6 +2,7 @@
 
 mod arriving;
 mod bundle;
+mod bundle_states;
 mod coverage;
 mod export;
 mod past;
@@ -9,6 +10,7 @@ pub mod plans;
 mod queries;
 mod replica;
 mod secrecy;
+mod tampering;
 mod world;
 
 use fairledger::history::model::RecordPage;

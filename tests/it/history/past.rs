@@ -17,7 +17,7 @@ use fairledger::seeds::{
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::harness::TestDb;
+use crate::harness::{TestDb, program};
 
 /// The key ring that all tests of one database share.
 pub const RING: &str = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -39,7 +39,10 @@ impl Past {
     }
 
     pub async fn with(settings: SeedsSettings, signing_key: Option<SigningKey>) -> Self {
-        let db = TestDb::new().await;
+        Self::on(TestDb::new().await, settings, signing_key).await
+    }
+
+    pub async fn on(db: TestDb, settings: SeedsSettings, signing_key: Option<SigningKey>) -> Self {
         let store = Datastore::connect(&db.service_url, &PoolSettings::default()).await.unwrap();
         let secret = ServiceSecret::new([7; 32]);
         let history = History::new(Reader::from(&store), secret.clone(), HistorySettings::default());
@@ -57,6 +60,29 @@ impl Past {
         let request = SessionRequest { player_ref, ..SessionRequest::default() };
         let view = self.seeds.create_session(&request).await.unwrap().view;
         Player { past: self, id: view.session_id, view, bets: 0 }
+    }
+
+    /// The program over this database, to its end.
+    pub async fn command(&self, args: &[&str]) {
+        let seed_keys = self.db.data_dir().join("seed-keys");
+        std::fs::write(&seed_keys, RING).unwrap();
+        let mut command = program(args);
+        command
+            .env("DATABASE_URL", &self.db.service_url)
+            .env("MIGRATE_DATABASE_URL", &self.db.owner_url)
+            .env("FAIRLEDGER_SEED_KEYS_FILE", seed_keys);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The state between the two transactions of a seed's end: it is retired, and its reveal is noted as due. A service that was killed
+    /// in that instant leaves it so.
+    pub async fn take_back_reveal(&self, commitment: &Commitment) {
+        let of_seed = format!("commitment = decode('{commitment}', 'hex')");
+        self.as_owner(&format!("DELETE FROM fairledger.reveals WHERE {of_seed}")).await;
+        let due =
+            "INSERT INTO fairledger.reveals_due (session_id, seed_no) SELECT session_id, seed_no FROM fairledger.seeds";
+        self.as_owner(&format!("{due} WHERE {of_seed}")).await;
     }
 
     /// A statement as the owner, who may do what the service may not.
