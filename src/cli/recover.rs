@@ -102,7 +102,12 @@ async fn find(store: &Datastore, folder: Option<FolderContents>) -> Result<Findi
     tx.rollback().await;
     let missing = folder.as_ref().map_or_else(Vec::new, |folder| {
         let rows = witnesses.iter().find(|rows| rows.instance == folder.instance);
-        fence::missing(&folder.marks, rows.map_or(&[], |rows| &rows.marks), epoch)
+        let rows: &[Option<Mark>] = rows.map_or(&[], |rows| &rows.marks);
+        let mut missing = fence::missing(&folder.marks, rows, epoch);
+        missing.extend(
+            folder.unknown(rows).into_iter().map(|what| format!("not known, as the witness folder is damaged: {what}")),
+        );
+        missing
     });
     Ok(Findings { epoch, folder, missing, witnesses, quarantines, affected, last_recovery })
 }

@@ -41,8 +41,8 @@ pub mod witness;
 pub mod writer;
 
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
@@ -194,6 +194,8 @@ pub struct Datastore {
     /// The recovery epoch that changes are made in, as last seen.
     epoch: Arc<AtomicI32>,
     fence: Option<Arc<Fence>>,
+    /// Without a fence: why nothing may be changed, if another instance found a loss, as [`Datastore::watch`] last saw it.
+    posted: Arc<RwLock<Option<String>>>,
     stats: Arc<Stats>,
 }
 
@@ -246,6 +248,7 @@ impl Datastore {
             transaction_pooler: settings.transaction_pooler,
             epoch: Arc::default(),
             fence: None,
+            posted: Arc::default(),
             stats: Arc::new(Stats::new(settings.slow_transaction)),
         }
     }
@@ -263,7 +266,7 @@ impl Datastore {
     /// The same datastore without its fence: for what is acknowledged to nobody, as what a service writes at each start.
     #[must_use]
     pub fn unfenced(&self) -> Self {
-        Self { fence: None, ..self.clone() }
+        Self { fence: None, posted: Arc::default(), ..self.clone() }
     }
 
     /// The fence's instance; none without a fence.
@@ -273,7 +276,18 @@ impl Datastore {
 
     /// Why nothing may be changed, if so: the database lacks something that was acknowledged.
     pub fn quarantine(&self) -> Option<String> {
-        self.fence.as_deref().and_then(Fence::quarantine_reason)
+        match &self.fence {
+            Some(fence) => fence.quarantine_reason(),
+            None => self.posted.read().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// Before a transaction begins that may change something.
+    async fn ready(&self) -> Result<(), DbError> {
+        match &self.fence {
+            Some(fence) => fence.ready().await,
+            None => self.quarantine().map_or(Ok(()), |reason| Err(DbError::Quarantined(reason))),
+        }
     }
 
     /// The recovery epoch that changes are made in, as last seen: by the fence before each change, without one by
@@ -287,7 +301,7 @@ impl Datastore {
         self.epoch.fetch_max(epoch, Ordering::AcqRel);
     }
 
-    /// Looks once whether the database lacks something or a recovery was made. To be run often, every second or so.
+    /// Looks once whether the database lacks something, by its own witness or another instance's, or a recovery was made. To be run often, every second or so.
     ///
     /// # Errors
     /// Those of the database.
@@ -296,10 +310,27 @@ impl Datastore {
             return fence.watch().await;
         }
         let mut tx = self.snapshot("epoch.look").await?;
-        let epoch = tx.current_epoch().await?;
+        let situation = witness::situation(&mut tx.inner).await?;
         tx.rollback().await;
-        self.saw_epoch(epoch);
+        self.saw_epoch(situation.epoch);
+        self.heed(situation.posted.is_some());
         Ok(())
+    }
+
+    /// Without a fence: follows a loss that another instance posted, and the recovery that ended it.
+    fn heed(&self, posted: bool) {
+        let mut kept = self.posted.write().unwrap_or_else(PoisonError::into_inner);
+        match (posted, kept.is_some()) {
+            (true, false) => {
+                tracing::error!(reason = fence::ELSEWHERE, "{}", fence::QUARANTINE);
+                *kept = Some(fence::ELSEWHERE.to_owned());
+            }
+            (false, true) => {
+                tracing::warn!(epoch = self.epoch(), "a recovery opened a new epoch: serving in it");
+                *kept = None;
+            }
+            (true, true) | (false, false) => {}
+        }
     }
 
     /// Makes new connections lead elsewhere; those open stay as they are.
@@ -316,9 +347,7 @@ impl Datastore {
     /// # Errors
     /// No connection in time, or no database.
     pub async fn begin(&self, name: &'static str) -> Result<Tx, DbError> {
-        if let Some(fence) = &self.fence {
-            fence.ready().await?;
-        }
+        self.ready().await?;
         let inner = self.lease(self.begin.clone()).await?;
         let timed = self.stats.begun(name);
         Ok(Tx { inner, timed, timeout: self.transaction_timeout, fence: self.fence.clone(), access: PhantomData })

@@ -243,7 +243,7 @@ impl Tx {
         lock(&mut self.inner).await
     }
 
-    /// Opens a new epoch: every open key is closed, every instance's writers are told, and the event is stored. Waits for every
+    /// Opens a new epoch: every open key is closed, every instance's writers are told to begin again, and the event is stored. Waits for every
     /// fenced transaction that is about to commit, and none of the old epoch commits after this. As the owner, under
     /// [`Tx::lock_recovery`].
     ///
@@ -257,7 +257,7 @@ impl Tx {
         )
         .execute(&mut *self.inner)
         .await?;
-        sqlx::query!("UPDATE fairledger.witness SET epoch = $1", epoch).execute(&mut *self.inner).await?;
+        sqlx::query!("UPDATE fairledger.witness SET epoch = $1, seq = 0", epoch).execute(&mut *self.inner).await?;
         Ok(sqlx::query_scalar!(
             "INSERT INTO fairledger.recoveries (epoch, reason, findings) VALUES ($1, $2, $3::text::json) RETURNING recovered_at",
             epoch,

@@ -60,9 +60,7 @@ impl Writer {
     /// # Errors
     /// No database, or not in time.
     pub async fn begin(&mut self, name: &'static str) -> Result<BatchTx<'_>, DbError> {
-        if let Some(fence) = &self.store.fence {
-            fence.ready().await?;
-        }
+        self.store.ready().await?;
         self.committing = false;
         if std::mem::replace(&mut self.open, true) {
             self.connection = None;

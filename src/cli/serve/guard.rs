@@ -49,6 +49,8 @@ pub(super) async fn fence(store: Datastore, settings: &Settings, join: bool) -> 
             "NO WITNESS FOLDER: a database that was restored or failed over asynchronously will not be noticed, and its nonces and \
              tokens may be used twice. Set FAIRLEDGER_WITNESS_DIR to a folder outside the database's storage"
         );
+        // Another instance may have found a loss: not even the first request goes through then.
+        store.watch().await?;
         return Ok(store);
     };
     let instance = settings.instance.clone();

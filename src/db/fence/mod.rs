@@ -34,7 +34,7 @@ pub use folder::{FolderContents, Mark, is_instance_name, look};
 
 use super::witness::{self, Counted, Situation};
 use super::{Datastore, DbError};
-use folder::{Folder, Kept};
+use folder::{Folder, Kept, Reading};
 
 /// How long the fence's own work on the database may take at a time.
 const OWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,7 +43,11 @@ const OWN_TIMEOUT: Duration = Duration::from_secs(10);
 const COUNTS_MAX: u32 = 4;
 
 /// What the reason of a quarantine that another instance found begins with.
-const ELSEWHERE: &str = "another instance found acknowledged state missing; see `fairledger recover`";
+pub(super) const ELSEWHERE: &str = "another instance found acknowledged state missing; see `fairledger recover`";
+
+/// What the log says of it, once.
+pub(super) const QUARANTINE: &str =
+    "QUARANTINE: nothing is bet, revealed or spent until an operator has run `fairledger recover`";
 
 /// How an instance is fenced.
 #[derive(Clone, Debug)]
@@ -83,17 +87,17 @@ pub enum FenceError {
         /// Whose it is.
         kept: String,
     },
-    /// Both slots of a writer are unreadable.
+    /// Part of what the folder said cannot be read any more.
     #[error(
-        "witness folder {}: both slots of writer {writer} are damaged, so what it acknowledged is not known. If the database was not \
-         restored and did not fail over since, remove the folder and start with --witness-join; else run `fairledger recover`, then that",
+        "witness folder {}: {what}; so nobody can tell what was acknowledged. If the database was restored or failed over since, run \
+         `fairledger recover` first. Then give the instance an empty folder and another name, and start it once with --witness-join",
         dir.display()
     )]
     Damaged {
         /// The folder.
         dir: PathBuf,
-        /// The writer.
-        writer: u32,
+        /// What is wrong with it.
+        what: String,
     },
     /// The database has data that this instance has no witness of.
     #[error(
@@ -104,6 +108,21 @@ pub enum FenceError {
     NotJoined {
         /// The folder.
         dir: PathBuf,
+    },
+    /// The instance that is to join is known to the database already.
+    #[error(
+        "the database has {committed} transactions of an instance {instance:?}, and the witness folder {} says nothing of them: that \
+         instance runs elsewhere, or its folder was lost. Join under another name (--instance, FAIRLEDGER_INSTANCE). A recovery sets the \
+         name free; if the folder was lost and the database restored or failed over since, `fairledger recover` is needed anyway",
+        dir.display()
+    )]
+    NameInUse {
+        /// The folder.
+        dir: PathBuf,
+        /// The name.
+        instance: String,
+        /// What its writers have committed.
+        committed: i64,
     },
     /// The database.
     #[error(transparent)]
@@ -190,18 +209,26 @@ impl Fence {
     /// Takes the witness folder, compares it with the database, and joins where that needs nobody's word.
     pub async fn open(store: &Datastore, settings: &FenceSettings) -> Result<Self, FenceError> {
         let writers = settings.writers.max(1);
-        let (folder, kept) = Folder::open(&settings.dir, settings.instance.as_deref(), writers)?;
+        let (folder, readings) = Folder::open(&settings.dir, settings.instance.as_deref(), writers)?;
         let mut tx = store.snapshot("witness.look").await?;
         let situation = witness::situation(&mut tx.inner).await?;
         let rows = witness::rows(&mut tx.inner, &folder.instance).await?;
         tx.rollback().await;
 
-        let known = kept.iter().any(Option::is_some);
-        if !known && !settings.join && (situation.has_data || !rows.is_empty()) {
-            return Err(FenceError::NotJoined { dir: settings.dir.clone() });
+        if readings.iter().all(|reading| reading.kept.is_none()) {
+            may_join(settings, &folder.instance, situation.has_data, &rows)?;
         }
+        let kept: Vec<Option<Kept>> = readings.iter().map(|reading| reading.kept).collect();
         let marks: Vec<Option<Mark>> = kept.iter().map(|kept| kept.map(|kept| kept.mark)).collect();
         let missing = missing(&marks, &rows, situation.epoch);
+        // A loss that is known is posted, whatever else is not.
+        if missing.is_empty() && marks.iter().any(Option::is_some) {
+            let unknown = folder::unknown(&readings, &rows);
+            if !unknown.is_empty() {
+                return Err(FenceError::Damaged { dir: settings.dir.clone(), what: unknown.join("; ") });
+            }
+        }
+        warn_of_damage(settings, &readings, &rows);
         let fence = Self {
             folder,
             pool: store.pool.clone(),
@@ -237,6 +264,7 @@ impl Fence {
         kept: &[Option<Kept>],
         rows: &[Option<Mark>],
     ) -> Result<(), FenceError> {
+        self.folder.keep_instance()?;
         witness::lock(connection).await?;
         let epoch = witness::situation(connection).await?.epoch;
         let mut started = Vec::new();
@@ -266,6 +294,7 @@ impl Fence {
         for (no, slot, mark) in started {
             self.folder.write(no, slot, &mark).await?;
         }
+        self.folder.keep_started(self.writers)?;
         *locked(&self.marks) = Marks { epoch, kept: marks };
         *locked(&self.free) = writers;
         self.epoch.store(epoch, Ordering::Release);
@@ -330,11 +359,7 @@ impl Fence {
             return DbError::Quarantined(reason.clone());
         }
         let instance = self.instance();
-        tracing::error!(
-            instance,
-            reason,
-            "QUARANTINE: nothing is bet, revealed or spent until an operator has run `fairledger recover`"
-        );
+        tracing::error!(instance, reason, "{QUARANTINE}");
         *standing = Standing::Quarantined { reason: reason.clone(), post };
         DbError::Quarantined(reason)
     }
@@ -412,6 +437,12 @@ impl Fence {
             let marks = locked(&self.marks);
             (marks.acknowledged().into_iter().map(Some).collect::<Vec<_>>(), marks.epoch)
         };
+        if self.standing() == Standing::Serving
+            && let Some(reason) = self.unwitnessed(&acknowledged).await
+        {
+            // Nothing is missing from the database, so the others go on.
+            self.quarantine(reason, Post::No);
+        }
         let mut connection = self.connect().await?;
         let situation = witness::situation(&mut connection).await?;
         let rows = witness::rows(&mut connection, self.instance()).await?;
@@ -429,6 +460,22 @@ impl Fence {
         }
         self.post_if_due().await;
         Ok(())
+    }
+
+    /// What the file does not say any more of what was acknowledged when it was asked.
+    async fn unwitnessed(&self, acknowledged: &[Option<Mark>]) -> Option<String> {
+        let kept = match self.folder.read().await {
+            Ok(kept) => kept,
+            Err(error) => return Some(error.to_string()),
+        };
+        let says = |writer: usize| kept.get(writer).copied().flatten().map(|kept| kept.mark);
+        let behind = |(writer, mark): (usize, &Option<Mark>)| {
+            let mark = (*mark)?;
+            let there = says(writer).is_some_and(|kept| (kept.epoch, kept.seq) >= (mark.epoch, mark.seq));
+            (!there).then_some(writer)
+        };
+        let writer = acknowledged.iter().enumerate().find_map(behind)?;
+        Some(format!("the witness folder's marks of writer {writer} were changed by somebody else"))
     }
 
     /// Counts a transaction that is about to commit; none when it has changed nothing. An error means that it must not commit.
@@ -531,6 +578,33 @@ impl Fence {
                 self.post_if_due().await;
                 Err(quarantined)
             }
+        }
+    }
+}
+
+/// Whether an instance whose folder says nothing may join.
+fn may_join(settings: &FenceSettings, instance: &str, has_data: bool, rows: &[Option<Mark>]) -> Result<(), FenceError> {
+    let dir = settings.dir.clone();
+    let committed = rows.iter().flatten().map(|row| row.seq).sum();
+    match settings.join {
+        false if has_data || !rows.is_empty() => Err(FenceError::NotJoined { dir }),
+        true if committed > 0 => Err(FenceError::NameInUse { dir, instance: instance.to_owned(), committed }),
+        _ => Ok(()),
+    }
+}
+
+fn warn_of_damage(settings: &FenceSettings, readings: &[Reading], rows: &[Option<Mark>]) {
+    for (writer, reading) in readings.iter().enumerate() {
+        if let Reading { kept: Some(Kept { mark, .. }), damaged: Some(slot) } = reading {
+            tracing::warn!(
+                file = %settings.dir.join("marks").display(),
+                writer,
+                slot,
+                epoch = mark.epoch,
+                seq = mark.seq,
+                database_seq = rows.get(writer).copied().flatten().map(|row| row.seq),
+                "a mark is damaged, and the one in the other slot is used: torn by a crash as it was written, or damaged since"
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ use super::*;
 use crate::harness::program;
 
 /// Runs the program's command as its operator would.
-async fn command(db: &TestDb, witness: Option<&Path>, args: &[&str]) -> (Option<i32>, String) {
+pub(super) async fn command(db: &TestDb, witness: Option<&Path>, args: &[&str]) -> (Option<i32>, String) {
     let mut command = program(args);
     command
         .env("DATABASE_URL", &db.service_url)
@@ -32,7 +32,7 @@ async fn command(db: &TestDb, witness: Option<&Path>, args: &[&str]) -> (Option<
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
-async fn recover(db: &TestDb, witness: Option<&Path>) {
+pub(super) async fn recover(db: &TestDb, witness: Option<&Path>) {
     let (code, text) = command(db, witness, &["recover", "--confirm", "--reason", "a test restored it"]).await;
     assert_eq!(code, Some(0), "{text}");
 }

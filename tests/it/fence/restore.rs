@@ -76,6 +76,49 @@ async fn a_loss_that_one_instance_finds_stops_all_of_them_i10() {
     assert!(Instance::start(&db, &b).await.store.quarantine().unwrap().contains("another instance"));
 }
 
+/// It notices nothing itself, and heeds what others noticed: running, at its start, and until a recovery.
+#[tokio::test]
+async fn a_service_without_a_witness_folder_stops_with_the_others_i10() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let token = db.admin_token().await;
+    let instance = Instance::start(&db, folder.path()).await;
+    instance.session().await;
+    instance.stop().await;
+    let old = db.snapshot().await;
+    let instance = Instance::start(&db, folder.path()).await;
+    instance.session().await;
+    instance.stop().await;
+    db.restore(&old).await;
+
+    let service = Service::spawn(&db, &[], &[]);
+    let caller = Caller::new(&service, &token);
+    let session = caller.session().await;
+    let instance = Instance::start(&db, folder.path()).await;
+    assert!(instance.store.quarantine().is_some());
+    let quarantined = || async { caller.call("GET", "/readyz", None).await.1["code"] == "quarantined" };
+    while !quarantined().await {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let bets = format!("/v1/sessions/{}/bets", id(&session));
+    let second = Service::spawn(&db, &[], &[]);
+    for (caller, path) in [
+        (&caller, "/v1/sessions"),
+        (&caller, bets.as_str()),
+        (&caller, "/v1/spends"),
+        (&Caller::new(&second, &token), "/v1/sessions"),
+    ] {
+        let (status, problem) = caller.call("POST", path, Some(json!({}))).await;
+        assert_eq!((status, &problem["code"]), (503, &json!("quarantined")), "{path}: {problem}");
+    }
+    assert_eq!(caller.call("GET", &format!("/v1/sessions/{}", id(&session)), None).await.0, 200);
+    assert_eq!(service.logs().matches("QUARANTINE").count(), 1, "{}", service.logs());
+    super::recovery::recover(&db, Some(folder.path())).await;
+    while quarantined().await {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    caller.session().await;
+}
+
 #[tokio::test]
 async fn a_move_of_everything_passes() {
     let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());

@@ -7,7 +7,7 @@ use fairledger::db::{DbError, PoolSettings};
 use sqlx::Row as _;
 
 use super::*;
-use crate::harness::Proxy;
+use crate::harness::{Caller, Proxy, Service};
 
 /// By writer: what the database and what the file says. Writers that never wrote are left out.
 async fn numbers(db: &TestDb, dir: &Path) -> BTreeMap<usize, (i64, i64)> {
@@ -196,5 +196,155 @@ async fn a_torn_mark_leaves_the_one_before_it_and_the_database_is_ahead_i10() {
     instance.stop().await;
     marks.write_all_at(&[0xff; 8], 16).unwrap();
     marks.write_all_at(&[0xff; 8], 4_096 + 16).unwrap();
-    assert!(matches!(fenced(&db.service_url, &one).await, Err(FenceError::Damaged { writer: 0, .. })));
+    let refused = fenced(&db.service_url, &one).await.unwrap_err();
+    assert!(
+        matches!(&refused, FenceError::Damaged { what, .. } if what.contains("both slots of writer 0")),
+        "{refused}"
+    );
+}
+
+/// The mark is written after the commit. So a database that has no more than the slot beside it may lack what a damaged one said.
+#[tokio::test]
+async fn a_damaged_mark_hides_no_loss_of_the_commit_that_it_told_of_i10() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let one = FenceSettings { writers: 1, ..settings(folder.path(), false) };
+    let instance = Instance::over(fenced(&db.service_url, &one).await.unwrap(), &db).await;
+    instance.session().await;
+    instance.session().await;
+    let old = db.snapshot().await;
+    // Whichever connection the copy cut is made anew.
+    while instance.seeds.create_session(&SessionRequest::default()).await.is_err() {}
+    instance.stop().await;
+    // Each change takes the other slot, the first one the second.
+    assert_eq!(fence::look(folder.path()).unwrap().marks[0].unwrap().seq, 3);
+    overwrite(folder.path(), 4_096, &[0xff; 30]);
+    db.restore(&old).await;
+    let refused = fenced(&db.service_url, &one).await.unwrap_err();
+    assert!(matches!(&refused, FenceError::Damaged { what, .. } if what.contains("is damaged")), "{refused}");
+}
+
+fn overwrite(dir: &Path, at: u64, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt as _;
+    std::fs::OpenOptions::new().write(true).open(dir.join("marks")).unwrap().write_all_at(bytes, at).unwrap();
+}
+
+/// A file that was cut off or zeroed, with an old copy of the database.
+#[tokio::test]
+async fn marks_that_were_cut_off_or_zeroed_are_no_new_marks_i10() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let dir = folder.path();
+    let instance = Instance::start(&db, dir).await;
+    instance.key("k").await;
+    instance.stop().await;
+    let old = db.snapshot().await;
+    let instance = Instance::start(&db, dir).await;
+    instance.ledger.spend(&spend("k", 1)).await.unwrap();
+    instance.stop().await;
+    db.restore(&old).await;
+    let marks = dir.join("marks");
+    let whole = std::fs::read(&marks).unwrap();
+    // With the number of writers that were started, and as programs before it left the folder.
+    for started in [true, false] {
+        if !started {
+            std::fs::remove_file(dir.join("writers")).unwrap();
+        }
+        let mut zeroed = whole.clone();
+        for writer in zeroed.chunks_mut(8_192).zip(fence::look(dir).unwrap().marks) {
+            if writer.1.unwrap().seq > 0 {
+                writer.0.fill(0);
+            }
+        }
+        for content in [&whole[..4_096], &zeroed] {
+            std::fs::write(&marks, content).unwrap();
+            for join in [false, true] {
+                let refused = fenced(&db.service_url, &settings(dir, join)).await.unwrap_err();
+                assert!(matches!(refused, FenceError::Damaged { .. }), "{refused}");
+            }
+        }
+        for content in [&[][..], &vec![0; whole.len()]] {
+            std::fs::write(&marks, content).unwrap();
+            for join in [false, true] {
+                fenced(&db.service_url, &settings(dir, join)).await.unwrap_err();
+            }
+        }
+        std::fs::write(&marks, &whole).unwrap();
+        let instance = Instance::start(&db, dir).await;
+        assert!(instance.store.quarantine().is_some());
+        instance.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_changed_under_a_running_service_stops_it_i9_i10() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    // Cut off: by the next write.
+    let dir = folder.path().join("a");
+    let instance = Instance::start(&db, &dir).await;
+    instance.session().await;
+    std::fs::OpenOptions::new().write(true).open(dir.join("marks")).unwrap().set_len(0).unwrap();
+    let refused = instance.seeds.create_session(&SessionRequest::default()).await;
+    assert!(matches!(refused, Err(SeedsError::Db(DbError::OutcomeUnknown(_)))), "{refused:?}");
+    assert!(instance.store.quarantine().unwrap().contains("marks has 0 bytes"));
+    // Nothing is missing from the database: the others go on.
+    let dir = folder.path().join("b");
+    let other = Instance::join(&db, &dir).await;
+    other.session().await;
+    other.store.watch().await.unwrap();
+    assert_eq!(other.store.quarantine(), None);
+    // Zeroed: by the look around.
+    overwrite(&dir, 0, &vec![0; 4 * 8_192]);
+    other.store.watch().await.unwrap();
+    assert!(other.store.quarantine().unwrap().contains("changed by somebody else"));
+    other.stop().await;
+    assert!(matches!(fenced(&db.service_url, &settings(&dir, false)).await, Err(FenceError::Damaged { .. })));
+}
+
+/// It would take the writers' rows over, and the one that runs would find its own acknowledgements gone.
+#[tokio::test]
+async fn nobody_joins_under_the_name_of_an_instance_that_has_committed_i10() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let named = |dir: &str, name: &str| FenceSettings {
+        instance: Some(name.to_owned()),
+        ..settings(&folder.path().join(dir), true)
+    };
+    let first = Instance::over(fenced(&db.service_url, &named("a", "one")).await.unwrap(), &db).await;
+    first.session().await;
+    let refused = fenced(&db.service_url, &named("b", "one")).await.unwrap_err();
+    assert!(matches!(&refused, FenceError::NameInUse { committed: 1, .. }), "{refused}");
+    first.store.watch().await.unwrap();
+    first.session().await;
+    // The refusal leaves a folder that another name fits.
+    Instance::over(fenced(&db.service_url, &named("b", "two")).await.unwrap(), &db).await.session().await;
+    first.session().await;
+    // A recovery sets a name free.
+    first.stop().await;
+    recovery::recover(&db, None).await;
+    Instance::over(fenced(&db.service_url, &named("c", "one")).await.unwrap(), &db).await.session().await;
+}
+
+#[tokio::test]
+async fn a_damaged_mark_that_hides_nothing_is_warned_of_by_name() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let token = db.admin_token().await;
+    let dir = folder.path().to_str().unwrap().to_owned();
+    let env = [("FAIRLEDGER_WITNESS_DIR", dir.as_str())];
+    let mut service = Service::spawn(&db, &env, &[]);
+    let caller = Caller::new(&service, &token);
+    caller.session().await;
+    caller.session().await;
+    service.terminate();
+    let marks = fence::look(folder.path()).unwrap().marks;
+    let (writer, mark) = marks.iter().map(|mark| mark.unwrap()).enumerate().find(|(_, mark)| mark.seq > 0).unwrap();
+    overwrite(folder.path(), writer as u64 * 8_192 + u64::try_from(mark.seq).unwrap() % 2 * 4_096, &[0xff; 30]);
+    let mut service = Service::spawn(&db, &env, &[]);
+    Caller::new(&service, &token).session().await;
+    service.terminate();
+    let logs = service.logs();
+    let warning = logs.lines().find(|line| line.contains("a mark is damaged")).unwrap();
+    let warning: serde_json::Value = serde_json::from_str(warning).unwrap();
+    assert_eq!(warning["level"], "WARN");
+    assert_eq!(warning["file"], json!(format!("{dir}/marks")));
+    assert_eq!(warning["writer"], json!(writer));
+    assert_eq!(warning["slot"], json!(mark.seq % 2));
+    assert_eq!((&warning["seq"], &warning["database_seq"]), (&json!(mark.seq - 1), &json!(mark.seq)));
 }

@@ -149,7 +149,8 @@ async fn start_container() -> Result<(Server, String), Box<dyn std::error::Error
     let settings = SETTINGS.map(|(name, value)| format!("{name}={value}"));
     let image = GenericImage::new("postgres", "17-alpine")
         .with_exposed_port(5432.tcp())
-        // On stderr by the server that prepares the cluster, which listens on no port; on stdout by the entry point after that.
+        // The first is said on stdout by the entry point once the cluster is prepared, by a server that listens on no port; the second on
+        // stderr by the server that then starts.
         .with_wait_for(WaitFor::message_on_stdout("PostgreSQL init process complete; ready for start up."))
         .with_wait_for(WaitFor::message_on_stderr("listening on IPv4 address"))
         .with_env_var("POSTGRES_PASSWORD", PASSWORD)
