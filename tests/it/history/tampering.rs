@@ -223,8 +223,9 @@ fn tamper(bundle: &Value, receipt: Option<&[u8]>, whole: bool) -> Unseen {
 async fn every_change_of_every_bundle_is_seen_or_listed_as_not_provable() {
     let (signed, unsigned) = (signing().await, Past::new().await);
     let mut bundles = every_state(&signed).await;
-    bundles
-        .extend(every_state(&unsigned).await.into_iter().map(|(name, bundle)| (format!("{name}, unsigned"), bundle)));
+    // Without signature and reveal the whole record is the operator's word; the pending ones are enough of those.
+    let others = every_state(&unsigned).await.into_iter().filter(|(name, _)| !name.ends_with(", live"));
+    bundles.extend(others.map(|(name, bundle)| (format!("{name}, unsigned"), bundle)));
     let (mut words, mut missed) = (BTreeSet::new(), Vec::new());
     let tampered = bundles.into_iter().enumerate().map(|(number, (name, bundle))| {
         tokio::task::spawn_blocking(move || (name, tamper(&bundle, None, number == 0)))
