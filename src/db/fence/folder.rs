@@ -195,7 +195,7 @@ pub(super) struct Folder {
     /// As `writers` says.
     started: AtomicU32,
     /// Held for as long as the folder is used.
-    lock: File,
+    _lock: Lock,
 }
 
 #[derive(Debug)]
@@ -222,6 +222,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(FenceError::InUse { dir: dir.to_owned() }),
             Err(TryLockError::Error(cause)) => return Err(folder_error(dir, "locking it", &cause)),
         }
+        let lock = Lock(lock);
         let instance = choose_instance(dir, instance)?;
         let started = read_started(dir)?;
         let file = open_marks(dir, started, true)?.map_err(damaged)?;
@@ -240,7 +241,7 @@ impl Folder {
             .name("witness".to_owned())
             .spawn(move || marks.serve(&waiting))
             .map_err(error("starting its thread"))?;
-        let folder = Self { instance, dir: dir.to_owned(), requests, started: AtomicU32::new(started), lock };
+        let folder = Self { instance, dir: dir.to_owned(), requests, started: AtomicU32::new(started), _lock: lock };
         Ok((folder, readings))
     }
 
@@ -284,10 +285,14 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+/// The folder's lock, given up when dropped.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
     /// A process that another thread is just starting may still have the file open, and closing ours would not give up the lock then.
     fn drop(&mut self) {
-        if let Err(error) = self.lock.unlock() {
+        if let Err(error) = self.0.unlock() {
             tracing::debug!(%error, "unlocking the witness folder");
         }
     }
