@@ -219,7 +219,7 @@ fn tamper(bundle: &Value, receipt: Option<&[u8]>, whole: bool) -> Unseen {
     unseen
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn every_change_of_every_bundle_is_seen_or_listed_as_not_provable() {
     let (signed, unsigned) = (signing().await, Past::new().await);
     let mut bundles = every_state(&signed).await;
@@ -227,11 +227,9 @@ async fn every_change_of_every_bundle_is_seen_or_listed_as_not_provable() {
     let others = every_state(&unsigned).await.into_iter().filter(|(name, _)| !name.ends_with(", live"));
     bundles.extend(others.map(|(name, bundle)| (format!("{name}, unsigned"), bundle)));
     let (mut words, mut missed) = (BTreeSet::new(), Vec::new());
-    let tampered = bundles.into_iter().enumerate().map(|(number, (name, bundle))| {
-        tokio::task::spawn_blocking(move || (name, tamper(&bundle, None, number == 0)))
-    });
-    for done in tampered.collect::<Vec<_>>() {
-        let (name, unseen) = done.await.unwrap();
+    // On one core: what else is being tested has times to keep.
+    for (number, (name, bundle)) in bundles.into_iter().enumerate() {
+        let unseen = tamper(&bundle, None, number == 0);
         words.extend(unseen.words);
         missed.extend(unseen.missed.into_iter().map(|what| format!("{name}: {what}")));
     }
