@@ -258,7 +258,7 @@ impl<A: Access> Tx<A> {
         mut each: impl FnMut(SeedKey, BetCounts) + Send,
     ) -> Result<(), DbError> {
         // Expiries are judged as of the snapshot's beginning. One row a bet, put together from its rows in all tables; then one row a seed.
-        // What two rows must agree on is `said` by the bet and `told` by the other, and so told to be different where it is.
+        // What a row of another table says of a bet that the bet says itself stands in a column of its own, `told_...`.
         let mut rows = sqlx::query!(
             r#"WITH parts AS (
                    SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
@@ -359,12 +359,14 @@ impl<A: Access> Tx<A> {
         to: SeedKey,
         limit: i64,
     ) -> Result<Vec<SeedKey>, DbError> {
+        // The seeds' own bounds: without them the planner may read all seeds for each page.
         Ok(sqlx::query_as!(
             SeedKey,
             r#"SELECT r.session_id AS "session_id!", r.seed_no AS "seed_no!"
-               FROM (SELECT session_id, seed_no FROM fairledger.reveals UNION SELECT session_id, seed_no FROM fairledger.reveals_due) r
+               FROM (SELECT session_id, seed_no FROM fairledger.reveals UNION ALL SELECT session_id, seed_no FROM fairledger.reveals_due) r
                WHERE (r.session_id, r.seed_no) > ($1, $2) AND (r.session_id, r.seed_no) <= ($3, $4)
-                 AND NOT EXISTS (SELECT FROM fairledger.seeds s WHERE s.session_id = r.session_id AND s.seed_no = r.seed_no)
+                 AND NOT EXISTS (SELECT FROM fairledger.seeds s WHERE s.session_id = r.session_id AND s.seed_no = r.seed_no
+                                 AND (s.session_id, s.seed_no) > ($1, $2) AND (s.session_id, s.seed_no) <= ($3, $4))
                ORDER BY r.session_id, r.seed_no LIMIT $5"#,
             above.session_id,
             above.seed_no,
@@ -389,7 +391,8 @@ impl<A: Access> Tx<A> {
         let rows = sqlx::query!(
             "SELECT n.session_id, n.seed_no FROM fairledger.next_seeds n
              WHERE n.session_id >= $1 AND n.session_id <= $2
-               AND NOT EXISTS (SELECT FROM fairledger.sessions x WHERE x.session_id = n.session_id)
+               AND NOT EXISTS (SELECT FROM fairledger.sessions x
+                               WHERE x.session_id = n.session_id AND x.session_id >= $1 AND x.session_id <= $2)
              ORDER BY n.session_id LIMIT $3",
             from,
             to,
