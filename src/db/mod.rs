@@ -41,8 +41,8 @@ pub mod witness;
 pub mod writer;
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
@@ -194,8 +194,8 @@ pub struct Datastore {
     /// The recovery epoch that changes are made in, as last seen.
     epoch: Arc<AtomicI32>,
     fence: Option<Arc<Fence>>,
-    /// Without a fence: why nothing may be changed, if another instance found a loss, as [`Datastore::watch`] last saw it.
-    posted: Arc<RwLock<Option<String>>>,
+    /// Without a fence: another instance found a loss, as [`Datastore::watch`] last saw it.
+    posted: Arc<AtomicBool>,
     stats: Arc<Stats>,
 }
 
@@ -278,7 +278,7 @@ impl Datastore {
     pub fn quarantine(&self) -> Option<String> {
         match &self.fence {
             Some(fence) => fence.quarantine_reason(),
-            None => self.posted.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.posted.load(Ordering::Acquire).then(|| fence::ELSEWHERE.to_owned()),
         }
     }
 
@@ -301,7 +301,8 @@ impl Datastore {
         self.epoch.fetch_max(epoch, Ordering::AcqRel);
     }
 
-    /// Looks once whether the database lacks something, by its own witness or another instance's, or a recovery was made. To be run often, every second or so.
+    /// Looks once whether the database lacks something, by its own witness or another instance's, or a recovery was made. To be run
+    /// often, every second or so.
     ///
     /// # Errors
     /// Those of the database.
@@ -319,16 +320,9 @@ impl Datastore {
 
     /// Without a fence: follows a loss that another instance posted, and the recovery that ended it.
     fn heed(&self, posted: bool) {
-        let mut kept = self.posted.write().unwrap_or_else(PoisonError::into_inner);
-        match (posted, kept.is_some()) {
-            (true, false) => {
-                tracing::error!(reason = fence::ELSEWHERE, "{}", fence::QUARANTINE);
-                *kept = Some(fence::ELSEWHERE.to_owned());
-            }
-            (false, true) => {
-                tracing::warn!(epoch = self.epoch(), "a recovery opened a new epoch: serving in it");
-                *kept = None;
-            }
+        match (posted, self.posted.swap(posted, Ordering::AcqRel)) {
+            (true, false) => tracing::error!(reason = fence::ELSEWHERE, "{}", fence::QUARANTINE),
+            (false, true) => tracing::warn!(epoch = self.epoch(), "a recovery opened a new epoch: serving in it"),
             (true, true) | (false, false) => {}
         }
     }

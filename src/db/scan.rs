@@ -58,9 +58,9 @@ pub struct ScanFilter {
 pub enum Part {
     /// Bets taken in a time, of any session.
     Time {
-        /// From then on; from ever without it.
+        /// From then on; without it from where the filter begins.
         from: Option<DateTime<Utc>>,
-        /// Before then; for ever without it.
+        /// Before then; without it up to where the filter ends.
         to: Option<DateTime<Utc>>,
     },
     /// Bets of a session.
@@ -131,7 +131,7 @@ impl<A: Access> Tx<A> {
         )
         .fetch_one(&mut *self.inner)
         .await?;
-        let whole = vec![Part::Time { from: filter.from, to: filter.to }];
+        let whole = vec![Part::Time { from: None, to: None }];
         let (Some(first), Some(last)) = (span.first, span.last) else { return Ok(whole) };
         let (first, end) = (first.time(WHAT)?, last.time(WHAT)? + TimeDelta::microseconds(1));
         let (from, to) = (filter.from.map_or(first, |from| from.max(first)), filter.to.map_or(end, |to| to.min(end)));
@@ -152,8 +152,8 @@ impl<A: Access> Tx<A> {
         cuts.retain(|cut| *cut > from && *cut < to);
         cuts.sort_unstable();
         cuts.dedup();
-        let starts = std::iter::once(filter.from).chain(cuts.iter().copied().map(Some));
-        let ends = cuts.iter().copied().map(Some).chain(std::iter::once(filter.to));
+        let starts = std::iter::once(None).chain(cuts.iter().copied().map(Some));
+        let ends = cuts.iter().copied().map(Some).chain(std::iter::once(None));
         Ok(starts.zip(ends).map(|(from, to)| Part::Time { from, to }).collect())
     }
 

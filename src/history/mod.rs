@@ -32,7 +32,7 @@ pub mod format;
 pub mod model;
 mod pages;
 pub mod resume;
-pub mod rounds;
+mod rounds;
 pub mod verify;
 mod walk;
 

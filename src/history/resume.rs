@@ -4,6 +4,7 @@ use std::io::{self, BufRead};
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -96,9 +97,10 @@ pub fn scan(mut file: impl BufRead, format: Format, filters: &Filters) -> Result
             }
             Some("resumed") if as_of.is_some() => resumed += 1,
             Some("trailer") if as_of.is_some() => {
-                let trailer = read_trailer(format, line)?;
-                let told = (trailer.records, trailer.sha256.as_str());
-                if told != (records, hex::encode(hash.finalize()).as_str()) {
+                let Some(trailer) = content::<OldTrailer>(format, line)? else {
+                    return other("its trailer cannot be read");
+                };
+                if (trailer.records, trailer.sha256) != (records, hex::encode(hash.finalize())) {
                     return other("its trailer does not fit what stands before it: export it anew");
                 }
                 return match file.read_until(b'\n', &mut Vec::new())? {
@@ -162,29 +164,25 @@ fn cells(line: &[u8]) -> Result<csv::StringRecord, ResumeError> {
     }
 }
 
-fn read_header(format: Format, line: &[u8], filters: &Filters) -> Result<DateTime<Utc>, ResumeError> {
-    let header: Result<OldHeader, _> = match format {
-        Format::Ndjson => serde_json::from_slice(line),
-        Format::Csv => serde_json::from_str(cells(line)?.iter().next_back().unwrap_or_default()),
-    };
-    match header {
-        Ok(header) if header.format != FORMAT => {
-            other(format!("it is of format {:?}; this program writes {FORMAT:?}", header.format))
-        }
-        Ok(header) if header.filters != filters.to_json() => {
-            other(format!("it is of an export with other filters: {}", header.filters))
-        }
-        Ok(header) => Ok(header.as_of),
-        Err(_) => other("it does not begin with the header of an export"),
-    }
-}
-
-fn read_trailer(format: Format, line: &[u8]) -> Result<OldTrailer, ResumeError> {
-    let trailer = match format {
+/// What a header or trailer says; none where it is not of its form.
+fn content<T: DeserializeOwned>(format: Format, line: &[u8]) -> Result<Option<T>, ResumeError> {
+    Ok(match format {
         Format::Ndjson => serde_json::from_slice(line).ok(),
         Format::Csv => serde_json::from_str(cells(line)?.iter().next_back().unwrap_or_default()).ok(),
-    };
-    trailer.map_or_else(|| other("its trailer cannot be read"), Ok)
+    })
+}
+
+fn read_header(format: Format, line: &[u8], filters: &Filters) -> Result<DateTime<Utc>, ResumeError> {
+    match content::<OldHeader>(format, line)? {
+        Some(header) if header.format != FORMAT => {
+            other(format!("it is of format {:?}; this program writes {FORMAT:?}", header.format))
+        }
+        Some(header) if header.filters != filters.to_json() => {
+            other(format!("it is of an export with other filters: {}", header.filters))
+        }
+        Some(header) => Ok(header.as_of),
+        None => other("it does not begin with the header of an export"),
+    }
 }
 
 fn read_record(format: Format, line: &[u8]) -> Result<LastRecord, ResumeError> {

@@ -5,19 +5,10 @@
 //! is to be asked about; an engine may have closed it so for a reason of its own (I8, I11).
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::gfs::games::Game;
 use crate::seeds::Disclose;
-
-/// What a step asked for and was shown, as it is stored.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// What the engine asked to be shown.
-    pub disclose: Option<&'a Value>,
-    /// What was shown for it.
-    pub disclosed: Option<&'a Value>,
-}
+use crate::seeds::model::StepView;
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +81,7 @@ pub enum Doubt {
 }
 
 /// What speaks against these being all steps of a round of this game that ended so.
-pub fn doubt<'a>(game: &str, end: End<'_>, steps: impl IntoIterator<Item = Step<'a>>) -> Option<Doubt> {
+pub fn doubt(game: &str, end: End<'_>, steps: &[StepView]) -> Option<Doubt> {
     let impossible = |words| Some(Doubt::Impossible(words));
     let mut shown_any = false;
     let mut mine = false;
@@ -98,7 +89,7 @@ pub fn doubt<'a>(game: &str, end: End<'_>, steps: impl IntoIterator<Item = Step<
         if mine {
             return impossible("A step follows the one that disclosed a mine.");
         }
-        let (asked, shown) = match (step.disclose, step.disclosed) {
+        let (asked, shown) = match (&step.disclose, &step.disclosed) {
             (None, None) => continue,
             (Some(asked), Some(shown)) => (Disclose::parse(asked).ok(), Shown::deserialize(shown).ok()),
             _ => return impossible("A step disclosed something else than was asked for."),
@@ -131,18 +122,30 @@ pub fn doubt<'a>(game: &str, end: End<'_>, steps: impl IntoIterator<Item = Step<
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use chrono::DateTime;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::seeds::values::Timestamp;
 
     fn told(game: &str, end: End<'_>, steps: &[(Value, Value)]) -> Option<&'static str> {
         doubted(game, end, steps).map(|(Doubt::Impossible(words) | Doubt::Odd(words))| words)
     }
 
     fn doubted(game: &str, end: End<'_>, steps: &[(Value, Value)]) -> Option<Doubt> {
-        let some = |value: &'static Value| (!value.is_null()).then_some(value);
-        let steps: &'static [(Value, Value)] = steps.to_vec().leak();
-        doubt(game, end, steps.iter().map(|(asked, shown)| Step { disclose: some(asked), disclosed: some(shown) }))
+        let some = |value: &Value| Some(value.clone()).filter(|value| !value.is_null());
+        let steps: Vec<_> = steps
+            .iter()
+            .zip(0..)
+            .map(|((asked, shown), index)| StepView {
+                index,
+                step: json!("step"),
+                disclose: some(asked),
+                disclosed: some(shown),
+                at: Timestamp(DateTime::UNIX_EPOCH),
+            })
+            .collect();
+        doubt(game, end, &steps)
     }
 
     fn tile(tile: u8, mine: bool) -> (Value, Value) {

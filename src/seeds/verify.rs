@@ -42,9 +42,8 @@ pub fn verify_bet(bet: &BetDetails) -> Verdict {
         Err(error) => return Verdict::Mismatch { check: "Form".to_owned(), detail: error.to_string() },
     };
     // A forged result breaks its signature too: what a dispute is about is the result.
-    let mut failed: Vec<_> = inspection.checks.iter().filter(|check| check.state == State::Mismatch).collect();
-    failed.sort_by_key(|check| check.name != "Outcome");
-    if let Some(check) = failed.first() {
+    let failed = inspection.checks.iter().filter(|check| check.state == State::Mismatch);
+    if let Some(check) = failed.min_by_key(|check| check.name != "Outcome") {
         let detail = match &inspection.difference {
             Some(difference) if check.name == "Outcome" => difference.clone(),
             _ => check.detail.clone(),

@@ -236,7 +236,7 @@ impl Folder {
         let readings = readings.collect::<Result<Vec<_>, _>>()?;
         let (requests, waiting) = mpsc::channel();
         let length = file.metadata().map_err(error("reading the length of marks"))?.len();
-        let marks = Marks { file, dir: dir.to_owned(), instance: instance.clone(), length };
+        let marks = MarksFile { file, dir: dir.to_owned(), instance: instance.clone(), length };
         std::thread::Builder::new()
             .name("witness".to_owned())
             .spawn(move || marks.serve(&waiting))
@@ -299,14 +299,14 @@ impl Drop for Lock {
 }
 
 /// The file of marks, as the thread has it that writes them.
-struct Marks {
+struct MarksFile {
     file: File,
     dir: PathBuf,
     instance: String,
     length: u64,
 }
 
-impl Marks {
+impl MarksFile {
     /// Ends when the folder's value is dropped. After a failure nothing is tried again: what the kernel says of a file after a failed
     /// sync is worth nothing.
     fn serve(&self, requests: &mpsc::Receiver<Request>) {

@@ -15,7 +15,7 @@ use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
 use crate::history::check::{Check, State};
 use crate::history::coverage::RANGES_MAX;
-use crate::history::rounds::{self, Doubt, End, Shown, Step};
+use crate::history::rounds::{self, Doubt, End, Shown};
 use crate::seeds::Disclose;
 use crate::seeds::model::BetStatus;
 use crate::seeds::values::{Money, Timestamp};
@@ -582,12 +582,10 @@ impl<'b> Facts<'b> {
             // A result without the round's outcome is a fault of its own.
             (BetStatus::Recorded, None) | (BetStatus::Pending, _) => End::Open,
         };
-        let steps = round.steps.iter();
-        let steps = steps.map(|step| Step { disclose: step.disclose.as_ref(), disclosed: step.disclosed.as_ref() });
         if !in_order {
             return Check::new(name, State::Mismatch, "The steps do not count from 0 without gaps.");
         }
-        match rounds::doubt(&self.inspection.kind, end, steps) {
+        match rounds::doubt(&self.inspection.kind, end, &round.steps) {
             Some(Doubt::Impossible(words)) => Check::new(name, State::Mismatch, words),
             Some(Doubt::Odd(words)) => Check::new(name, State::Noted, words),
             None => Check::new(

@@ -24,6 +24,12 @@ const SHOWN: &str = "Compare with the signed receipt that the player kept.";
 const COUNTED: &str = "Counted by the operator: only the sums are checked.";
 const ABSENT: &str = "Not there: that there is none is the operator's word.";
 
+fn those_that_are<const N: usize>(
+    there: [(&'static str, bool, &'static str); N],
+) -> impl Iterator<Item = (&'static str, &'static str)> {
+    there.into_iter().filter(|(_, there, _)| *there).map(|(field, _, why)| (field, why))
+}
+
 impl Facts<'_> {
     /// Every field that is not proven, but for those that are by a receipt.
     pub(super) fn words(&self, proven: &[&str]) -> Vec<Word> {
@@ -75,7 +81,7 @@ impl Facts<'_> {
             ("meta.settlement", meta.settlement.is_some(), "What the operator says it paid and showed."),
             ("meta.settlement", meta.settlement.is_none() && recorded, ABSENT),
         ];
-        words.extend(there.into_iter().filter(|(_, there, _)| *there).map(|(field, _, why)| (field, why)));
+        words.extend(those_that_are(there));
         words
     }
 
@@ -122,7 +128,7 @@ impl Facts<'_> {
             ("signingKey.until", signing_key.as_ref().is_some_and(|key| key.until.is_none()), ABSENT),
             ("recoveries", true, "The operator's word, and that there were no others."),
         ];
-        words.extend(there.into_iter().filter(|(_, there, _)| *there).map(|(field, _, why)| (field, why)));
+        words.extend(those_that_are(there));
         words
     }
 
