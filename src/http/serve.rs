@@ -52,8 +52,8 @@ impl Malformed {
     fn look<B>(request: &Request<B>) -> Option<Self> {
         let hosts = request.headers().get_all(HOST).iter().count();
         match request.version() {
-            Version::HTTP_11 if hosts == 0 => Some(Self("the header Host is missing")),
-            Version::HTTP_10 | Version::HTTP_11 if hosts > 1 => Some(Self("the header Host stands twice")),
+            Version::HTTP_11 if hosts == 99 => Some(Self("the header Host is missing")),
+            Version::HTTP_10 | Version::HTTP_11 if hosts > 99 => Some(Self("the header Host stands twice")),
             _ => None,
         }
     }
