@@ -16,6 +16,8 @@
 //! Each module may use only those above it in this table.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+// Both panic when nobody reads; `cli::output` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cli;
 pub mod config;

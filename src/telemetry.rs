@@ -41,7 +41,8 @@ pub fn init(filter: &str, format: LogFormat, collector: Option<&str>) -> Result<
         LogFormat::Human => true,
         LogFormat::Json => false,
     };
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Where a line of the log cannot be written, nor can word of that; trying would panic.
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let log: AnyLayer = if human {
         log.with_ansi(std::io::stderr().is_terminal()).with_target(false).with_filter(self::filter(filter)).boxed()
     } else {

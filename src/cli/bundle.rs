@@ -38,7 +38,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
     database.leave().await?;
     let text = done?.to_canonical().map_err(|error| CliError::Refused(error.to_string()))?;
     match &args.out {
-        None => println!("{text}"),
+        None => show!("{text}"),
         Some(path) => {
             let written = std::fs::File::create_new(path).and_then(|mut file| {
                 file.write_all(text.as_bytes())?;
@@ -46,7 +46,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
                 file.sync_all()
             });
             written.map_err(|error| CliError::io(format!("writing {}", path.display()), error))?;
-            println!("{}: {} bytes; check it with: fairledger verify --bundle {0}", path.display(), text.len());
+            show!("{}: {} bytes; check it with: fairledger verify --bundle {0}", path.display(), text.len());
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -59,7 +59,7 @@ pub(super) fn verify_file(bundle: &Path, receipt: Option<&Path>, json: bool) -> 
     let report = verify(&bundle, receipt.as_deref()).map_err(|error| CliError::Refused(error.to_string()))?;
     if json {
         let text = serde_json::to_string(&report).map_err(|error| CliError::Refused(error.to_string()))?;
-        println!("{text}");
+        show!("{text}");
     } else {
         print(&report);
     }
@@ -74,13 +74,13 @@ fn read(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 fn print(report: &BundleReport) {
-    println!("{}, nonce {} under commitment {}", report.game, report.nonce, report.commitment);
+    show!("{}, nonce {} under commitment {}", report.game, report.nonce, report.commitment);
     report.checks.iter().for_each(print_check);
-    println!("\nNot provable from the bundle, so the operator's word:");
+    show!("\nNot provable from the bundle, so the operator's word:");
     for word in &report.not_provable {
-        println!("  {:<28}{}", word.field, word.why);
+        show!("  {:<28}{}", word.field, word.why);
     }
-    println!(
+    show!(
         "\n{}",
         match report.status {
             BundleStatus::Matches => "matches: the result follows from the revealed seed, and everything fits",

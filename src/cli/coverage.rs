@@ -102,7 +102,7 @@ fn merged(mut checks: Vec<Check>, more: Vec<Check>) -> Vec<Check> {
 
 fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).map_err(|error| CliError::Refused(error.to_string()))?;
-    println!("{text}");
+    show!("{text}");
     Ok(())
 }
 
@@ -114,29 +114,29 @@ pub(super) fn print_check(check: &Check) {
         State::Noted => "noted",
         State::NotProvable => "not provable",
     };
-    println!("  {state:<13}{:<18}{}", check.name, check.detail);
+    show!("  {state:<13}{:<18}{}", check.name, check.detail);
 }
 
 fn print_session(covered: &SessionCoverage) {
-    println!("session {}, as of {}", covered.session_id, covered.as_of);
+    show!("session {}, as of {}", covered.session_id, covered.as_of);
     covered.checks.iter().for_each(print_check);
     for seed in &covered.seeds {
         let SeedCoverage { seed_no, commitment, status, handed_out, recorded, void, pending, missing_total, .. } = seed;
         let by = seed.retired_by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
         let epoch = if seed.epoch > 0 { format!(", epoch {}", seed.epoch) } else { String::new() };
-        println!("\nseed {seed_no}  {commitment}  {status}{by}{epoch}");
-        println!(
+        show!("\nseed {seed_no}  {commitment}  {status}{by}{epoch}");
+        show!(
             "  {handed_out} handed out: {recorded} recorded, {void} void, {pending} pending, {missing_total} missing"
         );
         if !seed.missing.is_empty() {
             let range = |from, to| if from == to { format!("{from}") } else { format!("{from} to {to}") };
             let ranges: Vec<String> = seed.missing.iter().map(|missing| range(missing.from, missing.to)).collect();
-            println!("  missing: {}", ranges.join(", "));
+            show!("  missing: {}", ranges.join(", "));
         }
         seed.checks.iter().for_each(print_check);
     }
     for Recovery { epoch, recovered_at, reason } in &covered.recoveries {
-        println!("\nrecovery at {recovered_at}, which opened epoch {epoch}: {reason}");
+        show!("\nrecovery at {recovered_at}, which opened epoch {epoch}: {reason}");
     }
 }
 
@@ -160,7 +160,7 @@ async fn all(history: &History, json: bool) -> Result<bool, CliError> {
         print_json(&Report { totals, findings: &findings })?;
     } else {
         let Totals { sessions, seeds, commitments, handed_out, recorded, void, pending, wrong } = totals;
-        println!(
+        show!(
             "{sessions} sessions, {seeds} seeds, {commitments} commitments; {handed_out} nonces handed out: {recorded} recorded, {void} \
              void, {pending} pending; {wrong} checks failed, in {:.1} s",
             started.elapsed().as_secs_f64()
@@ -173,5 +173,5 @@ fn print_finding(finding: &Finding) {
     let Finding { session_id, seed_no, commitment, check, detail } = finding;
     let seed = seed_no.map_or_else(String::new, |seed_no| format!(", seed {seed_no}"));
     let commitment = commitment.map_or_else(String::new, |commitment| format!(", commitment {commitment}"));
-    println!("session {session_id}{seed}{commitment}: {check}: {detail}");
+    show!("session {session_id}{seed}{commitment}: {check}: {detail}");
 }

@@ -74,7 +74,7 @@ async fn demonstrate(settings: &Settings, server: &Embedded) -> Result<(), CliEr
     one_token(&store).await?;
     bets_and_rounds(&store).await?;
     store.close().await;
-    println!("\nEverything fits.");
+    show!("\nEverything fits.");
     Ok(())
 }
 
@@ -84,13 +84,13 @@ async fn one_token(store: &Datastore) -> Result<(), CliError> {
     let key_id: KeyId = "demo".parse().map_err(|error: InvalidToken| failed(error.to_string()))?;
     let started = Instant::now();
     let key = ledger.register_key(&KeyRequest::new(key_id.clone())).await?.key;
-    println!("\nA single-use token");
+    show!("\nA single-use token");
     let until = Timestamp(key.redeem_until);
     say(format!("key {key_id} takes its tokens until {until}"), started.elapsed());
     let nonce = TokenNonce::from_bytes(&rand::random::<[u8; 32]>()).map_err(|error| failed(error.to_string()))?;
     let token = Token { key_id, nonce };
 
-    println!("\n{SPENDERS} callers spend it at once");
+    show!("\n{SPENDERS} callers spend it at once");
     let barrier = Arc::new(Barrier::new(SPENDERS));
     let callers = (0..SPENDERS).map(|_| {
         let (ledger, barrier, spend) = (ledger.clone(), Arc::clone(&barrier), Spend::new(token.clone()));
@@ -119,12 +119,12 @@ async fn one_token(store: &Datastore) -> Result<(), CliError> {
     if refused != SPENDERS - 1 || !ledger.spend(winner).await?.replayed {
         return Err(failed("the one who spent it was told otherwise the second time".to_owned()));
     }
-    println!("  the one who spent it asks again: replayed, as if the first answer had been lost");
+    show!("  the one who spent it asks again: replayed, as if the first answer had been lost");
     ledger.roll_back(winner).await?;
     if ledger.spend(&Spend::new(token)).await?.replayed {
         return Err(failed("a token that was given back was taken for spent".to_owned()));
     }
-    println!("  it is given back, and spent once more");
+    show!("  it is given back, and spent once more");
     Ok(())
 }
 
@@ -135,21 +135,21 @@ async fn bets_and_rounds(store: &Datastore) -> Result<(), CliError> {
     let signing_key = Some(SigningKey::generate());
     let seeds = Seeds::start(store.clone(), ring, secret, signing_key, SeedsSettings::default()).await?;
 
-    println!("\nA session");
+    show!("\nA session");
     let started = Instant::now();
     let session = seeds.create_session(&SessionRequest::default()).await?.view;
     say(format!("commitment   {}", session.commitment), started.elapsed());
-    println!("  client seed  {}", session.client_seed);
-    println!("  the server seed stays sealed; what comes after it is committed too");
+    show!("  client seed  {}", session.client_seed);
+    show!("  the server seed stays sealed; what comes after it is committed too");
 
-    println!("\n{BETS} bets at once");
+    show!("\n{BETS} bets at once");
     let bets = fifty_bets(&seeds, &session).await?;
 
-    println!("\nRotation");
+    show!("\nRotation");
     let revealed = rotate(&seeds, session.session_id, session.commitment).await?;
     check_records(&bets, &revealed)?;
 
-    println!("\nA round of mines");
+    show!("\nA round of mines");
     let view = seeds.view(session.session_id).await?;
     mines(&seeds, &view).await
 }
@@ -182,11 +182,11 @@ async fn fifty_bets(seeds: &Seeds, session: &View) -> Result<Vec<BetAnswer>, Cli
     if !bets.iter().map(nonce).eq((0..BETS as u64).map(Some)) {
         return Err(failed("some nonce was handed out twice or not at all".to_owned()));
     }
-    println!("  every nonce from 0 to {} was handed out exactly once", BETS - 1);
+    show!("  every nonce from 0 to {} was handed out exactly once", BETS - 1);
     for bet in bets.iter().take(Game::ALL.len()) {
-        println!("  nonce {:<2} {:9} {}", nonce(bet).unwrap_or(0), text(bet, "game"), short(&bet.record["result"]));
+        show!("  nonce {:<2} {:9} {}", nonce(bet).unwrap_or(0), text(bet, "game"), short(&bet.record["result"]));
     }
-    println!("  ...");
+    show!("  ...");
     Ok(bets)
 }
 
@@ -204,7 +204,7 @@ fn check_records(bets: &[BetAnswer], revealed: &Revealed) -> Result<(), CliError
     if seed.commitment() != revealed.commitment {
         return Err(failed("the revealed seed is not the committed one".to_owned()));
     }
-    println!("  its SHA-256 is the commitment that was published before the first bet");
+    show!("  its SHA-256 is the commitment that was published before the first bet");
     let started = Instant::now();
     for bet in bets {
         let record = Value::Object(bet.record.clone());
@@ -222,7 +222,7 @@ fn check_records(bets: &[BetAnswer], revealed: &Revealed) -> Result<(), CliError
     let found =
         inspect::inspect_value(&Value::Object(forged), Some(&seed)).map_err(|error| failed(error.to_string()))?;
     match (found.status, found.difference) {
-        (Status::Mismatch, Some(difference)) => println!("  one of them forged: {difference}"),
+        (Status::Mismatch, Some(difference)) => show!("  one of them forged: {difference}"),
         (status, _) => return Err(failed(format!("a forged record was taken for {status:?}"))),
     }
     Ok(())
@@ -236,7 +236,7 @@ async fn mines(seeds: &Seeds, view: &View) -> Result<(), CliError> {
     if bet.record.contains_key("result") {
         return Err(failed("the result of an open round was shown".to_owned()));
     }
-    println!("  25 tiles, {} mines; the result is concealed", bet.record["params"]["mines"]);
+    show!("  25 tiles, {} mines; the result is concealed", bet.record["params"]["mines"]);
     let mut opened = Vec::new();
     let mut hit = false;
     while !hit && opened.len() < usize::from(TILES_MAX) {
@@ -258,7 +258,7 @@ async fn mines(seeds: &Seeds, view: &View) -> Result<(), CliError> {
     }
     let (outcome, word) = if hit { (CloseOutcome::Lost, "lost") } else { (CloseOutcome::Cashout, "cashed out") };
     let closed = seeds.close_round(session_id, &commitment, nonce, &CloseRequest { outcome }).await?.bet;
-    println!("  {word}; the record now says: mines at {}", short(&closed.record["result"]));
+    show!("  {word}; the record now says: mines at {}", short(&closed.record["result"]));
     let positions: BTreeSet<u64> =
         closed.record["result"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     if opened.iter().any(|(tile, mine)| positions.contains(&u64::from(*tile)) != *mine) {
@@ -271,7 +271,7 @@ async fn mines(seeds: &Seeds, view: &View) -> Result<(), CliError> {
     if found.status != Status::Matches {
         return Err(failed(format!("the round's record does not match its seed: {:?}", found.checks)));
     }
-    println!("  every tile was shown as the seed had it from the beginning");
+    show!("  every tile was shown as the seed had it from the beginning");
     Ok(())
 }
 
@@ -300,7 +300,7 @@ fn short(result: &Value) -> String {
 }
 
 fn say(what: String, took: Duration) {
-    println!("  {what}  [{:.1} ms]", took.as_secs_f64() * 1_000.0);
+    show!("  {what}  [{:.1} ms]", took.as_secs_f64() * 1_000.0);
 }
 
 fn failed(what: String) -> CliError {

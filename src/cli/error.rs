@@ -62,6 +62,12 @@ pub enum CliError {
         "require-sync-standby is set, and no commit waits for a standby: set synchronous_standby_names, and synchronous_commit to on or more"
     )]
     NoSyncStandby,
+    /// Nothing to recover from.
+    #[error(
+        "nothing is known to be missing, so nothing was changed. If a backup was restored, or a failover lost something, that no witness \
+         folder could notice: --sound-database opens a new epoch all the same"
+    )]
+    NothingMissing,
     /// The database lacks something that was acknowledged.
     #[error("the database is in quarantine, so nothing is changed: {0}. `fairledger recover` tells more")]
     Quarantined(String),
@@ -102,6 +108,9 @@ pub enum CliError {
     /// The database.
     #[error(transparent)]
     Db(#[from] DbError),
+    /// What was to be shown was not.
+    #[error("writing to standard output: {0}")]
+    Output(io::Error),
     /// The operating system refused something.
     #[error("{doing}: {source}")]
     Io {

@@ -118,7 +118,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
                 Found::Complete(records) => {
                     // All that was left to do is the name.
                     part.finish()?;
-                    eprintln!("{records} bets, complete before");
+                    note!("{records} bets, complete before");
                     return Ok(ExitCode::SUCCESS);
                 }
                 Found::Part { resume, .. } => Some(resume),
@@ -167,17 +167,21 @@ async fn export(
     sink.bar.finish_and_clear();
     let records = match (written, sink.error.take()) {
         (Ok(records), None) => records,
+        (_, Some(error)) if target.part.is_none() => return Err(CliError::Output(error)),
         (_, Some(error)) => return Err(CliError::io("writing the export", error)),
         (Err(ExportError::Db(error)), None) => return Err(error.into()),
         (Err(error), None) => return Err(CliError::Refused(error.to_string())),
     };
-    sink.out.flush().map_err(|error| CliError::io("writing the export", error))?;
+    sink.out.flush().map_err(|error| match target.part {
+        None => CliError::Output(error),
+        Some(_) => CliError::io("writing the export", error),
+    })?;
     if let Some(part) = target.part {
         part.finish()?;
     }
     history.reader().close().await;
     store.close().await;
-    eprintln!("{records} bets in {:.1} s", started.elapsed().as_secs_f64());
+    note!("{records} bets in {:.1} s", started.elapsed().as_secs_f64());
     Ok(())
 }
 

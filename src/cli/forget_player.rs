@@ -48,13 +48,11 @@ async fn forget(store: &Datastore, args: &Args) -> Result<ExitCode, CliError> {
     let (owner, sessions) = (tx.may_change_history().await?, tx.count_sessions_of_player(player_ref).await?);
     tx.rollback().await;
     if sessions == 0 {
-        println!("no session has this playerRef");
+        show!("no session has this playerRef");
         return Ok(ExitCode::SUCCESS);
     }
     if !args.yes {
-        println!(
-            "{sessions} sessions have this playerRef; nothing was changed: say --yes to sever it from them for ever"
-        );
+        show!("{sessions} sessions have this playerRef; nothing was changed: say --yes to sever it from them for ever");
         return Ok(ExitCode::FAILURE);
     }
     if !owner {
@@ -72,6 +70,6 @@ async fn forget(store: &Datastore, args: &Args) -> Result<ExitCode, CliError> {
         }
     }
     bar.finish_and_clear();
-    println!("severed the playerRef from {} sessions; nothing else was changed", bar.position());
+    show!("severed the playerRef from {} sessions; nothing else was changed", bar.position());
     Ok(ExitCode::SUCCESS)
 }

@@ -41,7 +41,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
         .map_err(|_| CliError::Refused(format!("{address} does not answer in time")))?
         .map_err(|error| CliError::Refused(format!("{address} does not answer: {error}")))?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    println!("{body}");
+    show!("{body}");
     let ready = head.split(' ').nth(1) == Some("200");
     Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

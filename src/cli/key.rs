@@ -84,7 +84,7 @@ async fn add(ledger: &Ledger, args: AddArgs) -> Result<(), CliError> {
 async fn list(ledger: &Ledger) -> Result<(), CliError> {
     let now = Utc::now();
     for key in ledger.keys().await? {
-        println!("{}  {}", line(&key), state(&key, now));
+        show!("{}  {}", line(&key), state(&key, now));
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ fn line(key: &Key) -> String {
 }
 
 fn tell(done: &str, done_before: &str, changed: &ChangedKey) {
-    println!("{}  {}", line(&changed.key), if changed.replayed { done_before } else { done });
+    show!("{}  {}", line(&changed.key), if changed.replayed { done_before } else { done });
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! `completions` and `man`: what a package of the program installs beside it, made from the commands themselves.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::{Cli, CliError};
+use super::{Cli, CliError, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionsArgs {
@@ -44,6 +43,6 @@ fn whole() -> Command {
 }
 
 fn print(text: &[u8]) -> Result<ExitCode, CliError> {
-    std::io::stdout().write_all(text).map_err(|error| CliError::io("writing to standard output", error))?;
+    output::all(text)?;
     Ok(ExitCode::SUCCESS)
 }

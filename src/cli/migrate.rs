@@ -21,13 +21,13 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
     let done = if args.check {
         migrate::check(database.url.expose())
             .await
-            .map(|version| println!("the schema is at version {version}, as it should be"))
+            .map(|version| show!("the schema is at version {version}, as it should be"))
     } else {
         migrate::run(database.url.expose(), &database.roles).await.map(|report| {
             for name in &report.applied {
-                println!("applied {name}");
+                show!("applied {name}");
             }
-            println!("the schema is at version {}", report.version);
+            show!("the schema is at version {}", report.version);
         })
     };
     database.leave().await?;

@@ -6,10 +6,11 @@
 //! | `database` | reaching the database: configured, running in the data folder, or started for a command |
 //! | `data_dir` | the secrets in the data folder |
 //! | `error` | why a command failed |
+//! | `output` | all that is printed |
 //! | the others | a command each |
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes: 0 done, 1 refused, failed or found something
-//! wrong, 2 wrong use.
+//! wrong, 2 wrong use, 141 done but the reader of the answer went away.
 //!
 //! Keeps I6: no secret is printed but a token at its making.
 
@@ -19,6 +20,9 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{Settings, Sources};
 use crate::telemetry;
+
+#[macro_use]
+mod output;
 
 mod bundle;
 mod coverage;
@@ -110,19 +114,21 @@ enum Command {
 
 /// Runs the program: reads the command line, the settings, and does what they say.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let done = match &cli.command {
+    let done = match Cli::try_parse() {
         // These need no settings, so wrong ones are not in the way.
-        Command::Completions(args) => manual::completions(args),
-        Command::Man(args) => manual::man(args),
-        _ => run(cli),
+        Ok(Cli { command: Command::Completions(args), .. }) => manual::completions(&args),
+        Ok(Cli { command: Command::Man(args), .. }) => manual::man(&args),
+        Ok(cli) => run(cli),
+        Err(error) => usage(&error),
     };
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("fairledger: {error}");
-            ExitCode::FAILURE
-        }
+    output::end(done)
+}
+
+/// A help that was asked for, or what is wrong with the command line.
+fn usage(error: &clap::Error) -> Result<ExitCode, CliError> {
+    match error.print() {
+        Err(lost) if !error.use_stderr() => Err(CliError::Output(lost)),
+        Ok(()) | Err(_) => Ok(u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)),
     }
 }
 

@@ -8,6 +8,6 @@ use super::CliError;
 
 pub(super) fn run() -> Result<ExitCode, CliError> {
     let text = serde_json::to_string_pretty(&http::openapi()).map_err(|error| CliError::Refused(error.to_string()))?;
-    println!("{text}");
+    show!("{text}");
     Ok(ExitCode::SUCCESS)
 }

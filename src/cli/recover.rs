@@ -11,9 +11,9 @@ use crate::db::{Datastore, Reader};
 use crate::seeds::values::Timestamp;
 use crate::seeds::{Seeds, ServiceSecret};
 
-use super::CliError;
 use super::database::{Database, Role};
 use super::seed_keys::{progress_bar, seed_keys};
+use super::{CliError, output};
 
 /// Without --confirm nothing is changed. With it every key is closed, and every session goes on with fresh seeds: its live and its next
 /// seed are revealed, and its pending bets are void. Works as the owner of the tables, over MIGRATE_DATABASE_URL, while the services run
@@ -26,16 +26,20 @@ pub(super) struct Args {
     /// Why, in words that are kept for ever and shown with what they explain
     #[arg(long, value_name = "TEXT", requires = "confirm", value_parser = parse_reason)]
     reason: Option<String>,
+    /// Open one although nothing is found missing: after a restore or a failover that no witness folder could notice
+    #[arg(long, requires = "confirm")]
+    sound_database: bool,
     /// Move every session at once, rather than as each is used or the services find the time. Needs the seed keys
     #[arg(long, requires = "confirm")]
     move_sessions: bool,
 }
 
 fn parse_reason(text: &str) -> Result<String, String> {
-    if (1..=1_000).contains(&text.trim().chars().count()) {
-        Ok(text.trim().to_owned())
+    let text = text.trim();
+    if (1..=1_000).contains(&text.chars().count()) && !text.contains(char::is_control) {
+        Ok(text.to_owned())
     } else {
-        Err("must have 1 to 1,000 characters".to_owned())
+        Err("must have 1 to 1,000 characters, on one line and printable".to_owned())
     }
 }
 
@@ -59,8 +63,13 @@ pub(super) async fn run(mut settings: Settings, args: Args) -> Result<ExitCode, 
         let found = find(&store, folder).await?;
         found.print();
         if let Some(reason) = args.reason.filter(|_| args.confirm) {
-            let epoch = confirm(&store, &found, &reason).await?;
-            println!("\nrecovery epoch {epoch} is open: every key is closed; register new ones. Running services follow within seconds");
+            if found.is_clean() && !args.sound_database {
+                return Err(CliError::NothingMissing);
+            }
+            let opened = confirm(&store, &found, &reason).await?;
+            output::outcome(&format!(
+                "\n{opened}: every key is closed; register new ones. Running services follow within seconds"
+            ));
             if let Some(ring) = ring {
                 // Moving a session needs no secret and signs nothing.
                 let secret = ServiceSecret::new(rand::random());
@@ -69,10 +78,10 @@ pub(super) async fn run(mut settings: Settings, args: Args) -> Result<ExitCode, 
                 let moved = seeds.recover_all(|count| bar.inc(count)).await;
                 bar.finish_and_clear();
                 moved?;
-                println!("{} sessions were moved", bar.position());
+                output::outcome(&format!("{} sessions were moved", bar.position()));
             }
         } else if !found.is_clean() {
-            println!("\nnothing was changed. `fairledger recover --confirm --reason TEXT` opens a new epoch");
+            show!("\nnothing was changed. `fairledger recover --confirm --reason TEXT` opens a new epoch");
         }
         store.close().await;
         Ok(if args.confirm || found.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -112,17 +121,24 @@ async fn find(store: &Datastore, folder: Option<FolderContents>) -> Result<Findi
     Ok(Findings { epoch, folder, missing, witnesses, quarantines, affected, last_recovery })
 }
 
-/// Opens an epoch later than any that the database or a witness knows of: a recovery may itself have been lost.
-async fn confirm(store: &Datastore, found: &Findings, reason: &str) -> Result<i32, CliError> {
+/// Opens an epoch later than any that the database or a witness knows of: a recovery may itself have been lost. Says what was done: what was
+/// found is one recovery's work, and another one may have been faster.
+async fn confirm(store: &Datastore, found: &Findings, reason: &str) -> Result<String, CliError> {
     let marks = found.folder.iter().flat_map(|folder| folder.marks.iter().flatten().map(|mark| mark.epoch));
     let known = marks.chain(found.quarantines.iter().map(|row| row.epoch)).chain([found.epoch]).max().unwrap_or(0);
     let findings = found.to_json().to_string();
     let mut tx = store.begin("recover.confirm").await?;
     tx.lock_recovery().await?;
-    let epoch = known.max(tx.current_epoch().await?) + 1;
+    let current = tx.current_epoch().await?;
+    if current != found.epoch {
+        let at = tx.last_recovery().await?.map(|at| format!(" at {}", Timestamp(at))).unwrap_or_default();
+        tx.rollback().await;
+        return Ok(format!("another recovery opened epoch {current}{at}, meanwhile, and this one nothing"));
+    }
+    let epoch = known.max(current) + 1;
     tx.open_epoch(epoch, reason, &findings).await?;
     tx.commit().await?;
-    Ok(epoch)
+    Ok(format!("recovery epoch {epoch} is open"))
 }
 
 impl Findings {
@@ -136,36 +152,36 @@ impl Findings {
 
     fn print(&self) {
         let last = self.last_recovery.as_deref().map_or_else(|| "none".to_owned(), |at| format!("at {at}"));
-        println!("recovery epoch {}, last recovery: {last}", self.epoch);
+        show!("recovery epoch {}, last recovery: {last}", self.epoch);
         match &self.folder {
-            None => println!(
+            None => show!(
                 "no witness folder is set: what an instance acknowledged is known only as far as it told the database"
             ),
             Some(folder) => {
-                println!("instance {}, by its witness folder:", folder.instance);
+                show!("instance {}, by its witness folder:", folder.instance);
                 let rows = self.rows_of(&folder.instance);
                 for (writer, mark) in folder.marks.iter().enumerate() {
                     let row = rows.get(writer).copied().flatten();
                     if let Some(line) = writer_line(writer, *mark, row) {
-                        println!("  {line}");
+                        show!("  {line}");
                     }
                 }
             }
         }
         for row in &self.witnesses {
-            println!("instance {} has {} writers in the database", row.instance, row.marks.iter().flatten().count());
+            show!("instance {} has {} writers in the database", row.instance, row.marks.iter().flatten().count());
         }
         for line in &self.missing {
-            println!("missing: {line}");
+            show!("missing: {line}");
         }
         for QuarantineRow { instance, found_at, reason, .. } in &self.quarantines {
-            println!("instance {instance} found at {}: {reason}", Timestamp(*found_at));
+            show!("instance {instance} found at {}: {reason}", Timestamp(*found_at));
         }
         if self.is_clean() {
-            println!("nothing is known to be missing");
+            show!("nothing is known to be missing");
         }
         let Affected { sessions, pending, keys } = self.affected;
-        println!(
+        show!(
             "a recovery ends: the live and next seeds of {sessions} open sessions, {pending} pending bets, {keys} open keys"
         );
     }

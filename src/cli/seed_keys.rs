@@ -59,17 +59,14 @@ async fn rotate(database: &Database, settings: &Settings, ring: &KeyRing) -> Res
 
     let after = reseal::key_uses(&store, ring).await?;
     store.close().await;
-    println!("sealed {} seeds anew under key {first}", bar.position());
+    show!("sealed {} seeds anew under key {first}", bar.position());
     let mut needed = false;
     for key in after.iter().filter(|key| key.key_id != first) {
         if key.seeds == 0 {
-            println!("key {}: no seed needs it any more", key.key_id);
+            show!("key {}: no seed needs it any more", key.key_id);
         } else {
             needed = true;
-            println!(
-                "key {}: {} seeds still need it; do all services seal under {first} already?",
-                key.key_id, key.seeds
-            );
+            show!("key {}: {} seeds still need it; do all services seal under {first} already?", key.key_id, key.seeds);
         }
     }
     Ok(if needed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

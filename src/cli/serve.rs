@@ -3,7 +3,7 @@
 //! Starts only on a schema and with keys that fit what is stored; what disagrees is a refusal with its reason (I6, I7, I9). Stops in
 //! order and within a bound: no new requests, those under way, maintenance, the pool, the private server last.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,11 +26,11 @@ use crate::http::{self, App, HttpSettings};
 use crate::ledger::Ledger;
 use crate::seeds::Seeds;
 
-use super::CliError;
 use super::data_dir::{self, Keys};
 use super::database::{Role, private_url, start_private};
 use super::error::MissingKey;
 use super::seed_keys::SEED_KEYS;
+use super::{CliError, output};
 
 mod guard;
 mod maintain;
@@ -238,10 +238,7 @@ fn announce(address: SocketAddr, tls: bool, data_dir: Option<&Path>) -> Result<(
     {
         text.push_str(&first_steps(address, data_dir));
     }
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| CliError::io("writing to standard output", error))
+    output::all(text.as_bytes())
 }
 
 fn first_steps(mut address: SocketAddr, data_dir: &Path) -> String {

@@ -40,17 +40,17 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
 
 fn tell(swept: &Swept) {
     for key_id in &swept.marked {
-        println!("{key_id}  swept: its window has ended");
+        show!("{key_id}  swept: its window has ended");
     }
     for (key_id, bytes) in &swept.dropped {
-        println!("{key_id}  spends forgotten, {bytes} bytes freed");
+        show!("{key_id}  spends forgotten, {bytes} bytes freed");
     }
     for key_id in &swept.waiting {
-        println!("{key_id}  spends wait for a transaction or a lock in the way: sweep again");
+        show!("{key_id}  spends wait for a transaction or a lock in the way: sweep again");
     }
     if swept.another_at_work {
-        println!("another sweeper is at work");
+        show!("another sweeper is at work");
     } else if *swept == Swept::default() {
-        println!("nothing to sweep");
+        show!("nothing to sweep");
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 
 use crate::config::{Settings, parse_duration};
-use crate::db::Datastore;
 use crate::db::tokens::{Scope, TokenRow};
+use crate::db::{Datastore, DbError};
 use crate::http::HttpSettings;
 use crate::http::auth::{ApiToken, new_token_id};
 use crate::seeds::values::Timestamp;
 
-use super::CliError;
 use super::database::{Database, Role};
+use super::{CliError, output};
 
 /// The longest life that can be asked for; without an expiry a token lives until it is revoked.
 const EXPIRES_MAX: Duration = Duration::from_secs(3_660 * 24 * 60 * 60);
@@ -86,11 +86,19 @@ async fn create(store: &Datastore, args: CreateArgs) -> Result<(), CliError> {
     let (token, id) = (ApiToken::generate(), new_token_id());
     let mut tx = store.begin("token.create").await?;
     tx.insert_token(&id, &token.hash(), &scopes, label.as_deref(), expires_at).await?;
-    tx.commit().await?;
     let until = expires_at.map_or_else(|| "revoked".to_owned(), |at| Timestamp(at).to_string());
-    eprintln!("token {id} ({}), valid until {until}; it is not shown again:", words(&scopes));
-    println!("{}", token.expose());
-    Ok(())
+    note!("token {id} ({}), valid until {until}; it is not shown again:", words(&scopes));
+    // Before the commit: a token that nobody saw must not be valid.
+    if let Err(error) = output::all(format!("{}\n", token.expose()).as_bytes()) {
+        tx.rollback().await;
+        return Err(CliError::Refused(format!("the token could not be shown, so it was not made: {error}")));
+    }
+    tx.commit().await.map_err(|error| match error {
+        DbError::OutcomeUnknown(_) => CliError::Refused(format!(
+            "{error}; whether the token that was shown is valid is not known: `fairledger token list` tells"
+        )),
+        error => CliError::Refused(format!("the token that was shown is not valid: {error}")),
+    })
 }
 
 async fn list(store: &Datastore) -> Result<(), CliError> {
@@ -101,7 +109,7 @@ async fn list(store: &Datastore) -> Result<(), CliError> {
         let scopes = words(&token.scopes);
         let created = Timestamp(token.created_at);
         let label = token.label.as_deref().unwrap_or("");
-        println!("{}  {scopes:28}  made {created}  {:37}  {label}", token.token_id, state(token));
+        show!("{}  {scopes:28}  made {created}  {:37}  {label}", token.token_id, state(token));
     }
     Ok(())
 }
@@ -123,7 +131,7 @@ async fn revoke(store: &Datastore, id: &str) -> Result<(), CliError> {
         return Err(CliError::Refused(format!("no token has the id {id:?}; `fairledger token list` shows them")));
     }
     let seconds = HttpSettings::default().token_ttl.as_secs();
-    println!("revoked {id}; running services refuse it within {seconds} s");
+    show!("revoked {id}; running services refuse it within {seconds} s");
     Ok(())
 }
 

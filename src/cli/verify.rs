@@ -109,7 +109,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
     let report = report?;
     if args.json {
         let text = serde_json::to_string(&report).map_err(|error| CliError::Refused(error.to_string()))?;
-        println!("{text}");
+        show!("{text}");
     } else {
         print(&report, started.elapsed().as_secs_f64());
     }
@@ -136,19 +136,19 @@ fn print(report: &Report, seconds: f64) {
         let bet = bet.as_ref().map_or_else(String::new, |bet| {
             format!(" ({} {:?}, commitment {}, taken {})", bet.game, bet.bet_ref, bet.commitment, bet.taken_at)
         });
-        println!("session {session_id}, seed {seed_no}, nonce {nonce}{bet}: {check}: {detail}");
+        show!("session {session_id}, seed {seed_no}, nonce {nonce}{bet}: {check}: {detail}");
     }
     let found = report.mismatched + report.corrupt;
     if found > report.findings.len() as u64 {
-        println!("and {} more", found - report.findings.len() as u64);
+        show!("and {} more", found - report.findings.len() as u64);
     }
     let Report { verified, not_revealed, void, custom, unsigned, mismatched, corrupt, .. } = report;
-    println!(
+    show!(
         "{verified} verified, {custom} of outside games checked, {not_revealed} not revealed yet, {void} void, {mismatched} \
          mismatched, {corrupt} corrupt, in {seconds:.1} s"
     );
     if report.signing_key_known && *unsigned > 0 {
-        println!("{unsigned} results carry no signature, though a signing key has been in use: ask since when and why");
+        show!("{unsigned} results carry no signature, though a signing key has been in use: ask since when and why");
     }
     report.distributions.iter().for_each(|found| print_distribution("results", found));
     report.voided.iter().for_each(|found| print_distribution("what voided bets would have come to", found));
@@ -163,5 +163,5 @@ fn print_distribution(what: &str, found: &Distribution) {
         if params.is_empty() { String::new() } else { format!(" {}", crate::gfs::json::canonical_map(params)) };
     let mark = if *unlikely { ": UNLIKELY by chance" } else { "" };
     let ChiSquare { statistic, bins, p_value } = test;
-    println!("{game}{params}, {what}: {sample}, chi-square {statistic:.1} over {bins} bins, p = {p_value:.4}{mark}");
+    show!("{game}{params}, {what}: {sample}, chi-square {statistic:.1} over {bins} bins, p = {p_value:.4}{mark}");
 }

@@ -242,7 +242,11 @@ async fn commit<W: Work>(work: &W, writer: &mut Writer, items: &[W::Item]) -> Re
         match error {
             DbError::Conflict(_) if attempt < ATTEMPTS_MAX => {}
             // Rolled back, and maybe for the sake of one item.
-            DbError::Conflict(_) | DbError::TimedOut(_) | DbError::Unexpected(_) | DbError::Corrupt { .. } => {
+            DbError::Conflict(_)
+            | DbError::TimedOut(_)
+            | DbError::Unexpected(_)
+            | DbError::SeedKeyMissing { .. }
+            | DbError::Corrupt { .. } => {
                 tracing::debug!(%error, items = items.len(), "a batch was rolled back: each goes alone");
                 return Ok(items.iter().map(|_| Reply::Alone).collect());
             }

@@ -113,6 +113,14 @@ pub enum DbError {
     /// A statement or a lock took longer than allowed. Rolled back.
     #[error("the database took too long: {0}")]
     TimedOut(String),
+    /// A seed is sealed under a key that this service does not have. Nothing was persisted, and another service may have the key.
+    #[error("the seed of {commitment} is sealed under the key {key_id:?}, which is not among the seed keys")]
+    SeedKeyMissing {
+        /// The seed's commitment.
+        commitment: String,
+        /// The key's name.
+        key_id: String,
+    },
     /// A stored row contradicts itself, its neighbours or its own cryptography.
     #[error("corrupt data: {what}: {detail}")]
     Corrupt {

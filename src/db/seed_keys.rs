@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::seeds::SealedSeed;
-use super::{DbError, Tx, decode};
+use super::{Access, DbError, Tx, decode};
 use crate::gfs::seed::Commitment;
 
 /// A seed to be sealed anew.
@@ -21,22 +21,7 @@ pub struct SeedToReseal {
     pub next: bool,
 }
 
-impl Tx {
-    /// Registers a key by a constant sealed under it; keeps what is there.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn register_seed_key(&mut self, key_id: &str, check_value: &[u8]) -> Result<(), DbError> {
-        sqlx::query!(
-            "INSERT INTO fairledger.seed_keys (key_id, check_value) VALUES ($1, $2) ON CONFLICT (key_id) DO NOTHING",
-            key_id,
-            check_value,
-        )
-        .execute(&mut *self.inner)
-        .await?;
-        Ok(())
-    }
-
+impl<A: Access> Tx<A> {
     /// Every registered key with its check value, and whether any seed is sealed under it.
     ///
     /// # Errors
@@ -53,6 +38,23 @@ impl Tx {
         .into_iter()
         .map(|row| (row.key_id, row.check_value, row.used))
         .collect())
+    }
+}
+
+impl Tx {
+    /// Registers a key by a constant sealed under it; keeps what is there.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn register_seed_key(&mut self, key_id: &str, check_value: &[u8]) -> Result<(), DbError> {
+        sqlx::query!(
+            "INSERT INTO fairledger.seed_keys (key_id, check_value) VALUES ($1, $2) ON CONFLICT (key_id) DO NOTHING",
+            key_id,
+            check_value,
+        )
+        .execute(&mut *self.inner)
+        .await?;
+        Ok(())
     }
 
     /// Whether any seed is sealed under a key.

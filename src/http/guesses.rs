@@ -5,7 +5,7 @@
 //! keeps a guesser from making the database work.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,10 +40,17 @@ fn forwarded_for(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr
             break;
         }
         // What is no address says nothing of who is behind it: the proxy itself is held responsible.
-        let Ok(address) = hop.trim().parse::<IpAddr>() else { break };
+        let Some(address) = hop_address(hop.trim()) else { break };
         client = address.to_canonical();
     }
     client
+}
+
+/// An address as proxies write it: alone, or with the port that it came from, IPv6 then in brackets.
+fn hop_address(text: &str) -> Option<IpAddr> {
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    text.parse().ok().or_else(with_port).or_else(bracketed)
 }
 
 /// Whoever has an IPv6 address has a /64 of them.
@@ -183,7 +190,12 @@ mod tests {
             ("10.1.1.1", &["203.0.113.7", "203.0.113.1,10.2.2.2"], "203.0.113.1"),
             ("10.1.1.1", &["203.0.113.1", "made up"], "10.1.1.1"),
             ("::1", &["::ffff:203.0.113.1"], "203.0.113.1"),
-            ("10.1.1.1", &["203.0.113.1:80"], "10.1.1.1"),
+            ("10.1.1.1", &["203.0.113.1:80"], "203.0.113.1"),
+            ("10.1.1.1", &["[2001:db8::1]:443, 10.2.2.2:5678"], "2001:db8::1"),
+            ("10.1.1.1", &["[2001:db8::1]"], "2001:db8::1"),
+            ("10.1.1.1", &["[203.0.113.1]:80"], "10.1.1.1"),
+            ("10.1.1.1", &["203.0.113.1:65536"], "10.1.1.1"),
+            ("10.1.1.1", &["203.0.113.1:"], "10.1.1.1"),
         ] {
             assert_eq!(client(peer, headers), ip(expected), "{peer} {headers:?}");
         }

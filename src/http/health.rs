@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::openapi::problems;
 use super::problem::{Code, Problem};
 use super::{App, ok};
-use crate::db::Datastore;
 use crate::db::migrate::{self, MigrateError};
+use crate::seeds::Seeds;
 
 /// How long the database may take to answer.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,29 +38,43 @@ struct Health {
 pub(super) struct Checked(Mutex<Option<(Instant, Result<(), String>)>>);
 
 impl Checked {
-    async fn look(&self, store: &Datastore) -> Result<(), String> {
+    async fn look(&self, seeds: &Seeds) -> Result<(), String> {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = last.as_ref()
             && at.elapsed() < CHECK_TTL
         {
             return answer.clone();
         }
-        let answer = check(store).await;
+        let answer = check(seeds).await;
         *last = Some((Instant::now(), answer.clone()));
         answer
     }
 }
 
-async fn check(store: &Datastore) -> Result<(), String> {
-    match tokio::time::timeout(CHECK_TIMEOUT, migrate::check_served(store)).await {
-        // A migration leaves the programs before it working, so that they serve until they are replaced.
-        Ok(Ok(_) | Err(MigrateError::Newer { .. })) => Ok(()),
-        Ok(Err(error @ (MigrateError::Pending { .. } | MigrateError::Diverged(_)))) => Err(error.to_string()),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "not ready: the database does not answer");
-            Err("the database does not answer".to_owned())
-        }
+async fn check(seeds: &Seeds) -> Result<(), String> {
+    match tokio::time::timeout(CHECK_TIMEOUT, check_all(seeds)).await {
+        Ok(checked) => checked,
         Err(_) => Err("the database does not answer in time".to_owned()),
+    }
+}
+
+async fn check_all(seeds: &Seeds) -> Result<(), String> {
+    let silent = |error: &dyn std::fmt::Display| {
+        tracing::warn!(%error, "not ready: the database does not answer");
+        "the database does not answer".to_owned()
+    };
+    match migrate::check_served(seeds.datastore()).await {
+        // A migration leaves the programs before it working, so that they serve until they are replaced.
+        Ok(_) | Err(MigrateError::Newer { .. }) => {}
+        Err(error @ (MigrateError::Pending { .. } | MigrateError::Diverged(_))) => return Err(error.to_string()),
+        Err(error) => return Err(silent(&error)),
+    }
+    match seeds.missing_key().await {
+        Ok(None) => Ok(()),
+        Ok(Some(key_id)) => Err(format!(
+            "seeds are sealed under the key {key_id:?}, which this service does not have: add it to its seed keys and restart it"
+        )),
+        Err(error) => Err(silent(&error)),
     }
 }
 
@@ -79,8 +93,8 @@ problems!(ReadyProblems:; Quarantined, Unavailable);
 
 /// Whether requests will be served
 ///
-/// The database answers, lacks nothing that was acknowledged, its schema has all that this program needs, and the service is not
-/// stopping.
+/// The database answers, lacks nothing that was acknowledged, its schema has all that this program needs, the service has the key of every
+/// seed, and it is not stopping.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "They will", body = Health), ReadyProblems))]
 async fn ready(State(app): State<App>) -> Result<Response, Problem> {
@@ -90,6 +104,6 @@ async fn ready(State(app): State<App>) -> Result<Response, Problem> {
     if let Some(reason) = app.datastore().quarantine() {
         return Err(Problem::new(Code::Quarantined, format!("in quarantine: {reason}")));
     }
-    app.inner.health.look(app.datastore()).await.map_err(Problem::unavailable)?;
+    app.inner.health.look(app.seeds()).await.map_err(Problem::unavailable)?;
     Ok(ok(&Health { status: "ready" }))
 }

@@ -128,6 +128,10 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        // Read leniently, what is no UTF-8 would be another text, and so another player.
+        if !parts.uri.query().is_none_or(decodes) {
+            return Err(Problem::invalid("", "the query is not UTF-8"));
+        }
         let pairs = axum::extract::Query::<Vec<(String, String)>>::from_request_parts(parts, app)
             .await
             .map_err(|_| Problem::invalid("", "the query is out of form"))?;
@@ -141,7 +145,45 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
+/// Whether a text with escapes (`%C3%A4`) stands for UTF-8.
+fn decodes(text: &str) -> bool {
+    let mut rest = text.as_bytes();
+    let mut bytes = Vec::with_capacity(rest.len());
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    while let [first, after @ ..] = rest {
+        rest = after;
+        let escaped = match after {
+            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        match escaped {
+            Some((high, low)) => {
+                // Two digits fit a byte.
+                bytes.push((high << 4 | low) as u8);
+                rest = &after[2..];
+            }
+            None => bytes.push(*first),
+        }
+    }
+    std::str::from_utf8(&bytes).is_ok()
+}
+
 /// The query of an endpoint that takes none.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_utf_8_or_refused() {
+        for good in ["", "a=b+c", "a=%C3%A4", "a=%EF%BF%BD", "a=100%", "a=%zz", "a=%", "a=%f"] {
+            assert!(decodes(good), "{good}");
+        }
+        for bad in ["a=%ff", "a=%FF", "%C3=b", "a=%C3%", "a=%ed%a0%80"] {
+            assert!(!decodes(bad), "{bad}");
+        }
+    }
+}

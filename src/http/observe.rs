@@ -20,6 +20,7 @@ use crate::telemetry::{self, Caller};
 
 use super::metrics::{Metrics, route_word};
 use super::problem::{self, Problem};
+use super::serve::Malformed;
 
 /// Carries a request's id both ways.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -82,10 +83,13 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     telemetry::place(&span, caller);
     async {
         // What a panic leaves behind is dropped with the request: transactions roll back, places are given back.
-        let mut response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
-            tracing::error!("a request panicked");
-            Problem::internal().into_response()
-        });
+        let mut response = match request.extensions().get::<Malformed>() {
+            Some(Malformed(detail)) => Problem::invalid("", detail).into_response(),
+            None => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
+                tracing::error!("a request panicked");
+                Problem::internal().into_response()
+            }),
+        };
         let code = problem::fill_in(&mut response, &request_id).map(|code| code.as_str());
         let headers = response.headers_mut();
         if let Ok(id) = HeaderValue::from_str(&request_id) {

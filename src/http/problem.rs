@@ -428,6 +428,13 @@ impl From<DbError> for Problem {
                 tracing::warn!(%error, "the outcome of a change is unknown");
                 Self::outcome_unknown()
             }
+            DbError::SeedKeyMissing { .. } => {
+                tracing::error!(%error, "a seed key is missing: add it to the seed keys of this service and restart it");
+                Self::unavailable(
+                    "the service lacks the key of this seed: nothing was done; its operator must add the key",
+                )
+                .retry(RETRY_LATER)
+            }
             DbError::Corrupt { .. } => {
                 tracing::error!(%error, "a stored row contradicts itself");
                 let detail = "stored data contradicts itself: the service's log says more under this requestId";
@@ -502,6 +509,7 @@ mod tests {
             (DbError::Conflict(text()), Code::Unavailable, true),
             (DbError::TimedOut(text()), Code::Unavailable, true),
             (DbError::OutcomeUnknown(text()), Code::OutcomeUnknown, true),
+            (DbError::SeedKeyMissing { commitment: text(), key_id: text() }, Code::Unavailable, true),
             (DbError::Corrupt { what: "row", detail: text() }, Code::CorruptData, false),
             (DbError::Unexpected(text()), Code::Internal, false),
         ] {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::Request;
+use axum::http::header::HOST;
+use axum::http::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -39,6 +40,22 @@ pub(super) struct Cut(CancellationToken);
 impl Cut {
     pub(super) fn now(&self) {
         self.0.cancel();
+    }
+}
+
+/// What is wrong with a request's headers as a whole: proxies that read it otherwise than we do would take it for somebody else's (RFC 9112,
+/// section 3.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Malformed(pub(super) &'static str);
+
+impl Malformed {
+    fn look<B>(request: &Request<B>) -> Option<Self> {
+        let hosts = request.headers().get_all(HOST).iter().count();
+        match request.version() {
+            Version::HTTP_11 if hosts == 0 => Some(Self("the header Host is missing")),
+            Version::HTTP_10 | Version::HTTP_11 if hosts > 1 => Some(Self("the header Host stands twice")),
+            _ => None,
+        }
     }
 }
 
@@ -154,6 +171,9 @@ impl Connection {
                 request.extensions_mut().insert(cut.clone());
                 request.extensions_mut().insert(stopping.clone());
                 request.extensions_mut().insert(peer);
+                if let Some(malformed) = Malformed::look(&request) {
+                    request.extensions_mut().insert(malformed);
+                }
                 request
             }
         }));

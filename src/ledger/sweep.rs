@@ -73,10 +73,11 @@ impl Ledger {
     /// and the next time is another chance.
     pub async fn sweep_until(&self, stop: CancellationToken) {
         loop {
-            // Nothing is changed in quarantine.
-            let swept = match self.inner.store.quarantine() {
-                Some(_) => Ok(Swept::default()),
-                None => self.sweep_now().await,
+            // Nothing is changed in quarantine, and a sweeper of its own has nobody else who looks.
+            let swept = match self.inner.store.watch().await {
+                Err(error) => Err(error.into()),
+                Ok(()) if self.inner.store.quarantine().is_some() => Ok(Swept::default()),
+                Ok(()) => self.sweep_now().await,
             };
             match swept {
                 Ok(_) => {}

@@ -170,10 +170,10 @@ impl Seeds {
     }
 }
 
-/// One corrupt row must not keep every other session from its end. It was logged where it was found.
+/// One row that is corrupt, or whose key is missing, must not keep every other session from its end. It was logged where it was found.
 fn passing_over_corruption(done: Result<usize, SeedsError>) -> Result<usize, SeedsError> {
     match done {
-        Err(SeedsError::Db(DbError::Corrupt { .. })) => Ok(0),
+        Err(SeedsError::Db(DbError::Corrupt { .. } | DbError::SeedKeyMissing { .. })) => Ok(0),
         other => other,
     }
 }

@@ -252,6 +252,18 @@ impl Seeds {
         }
     }
 
+    /// A key that some seed is sealed under and that is not on the ring: `seed-keys rotate` ran with one that this service has not.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn missing_key(&self) -> Result<Option<String>, DbError> {
+        let mut tx = self.inner.store.snapshot("seed_keys.look").await?;
+        let keys = tx.seed_keys().await?;
+        tx.rollback().await;
+        let missing = |key_id: &str| self.inner.ring.key_ids().all(|known| known != key_id);
+        Ok(keys.into_iter().find_map(|(key_id, _, used)| (used && missing(&key_id)).then_some(key_id)))
+    }
+
     /// The datastore beneath.
     pub fn datastore(&self) -> &Datastore {
         &self.inner.store

@@ -133,8 +133,8 @@ impl Seeds {
         for (_, session_id) in &found {
             match self.recover_session(*session_id).await {
                 Ok(()) => moved += 1,
-                // One corrupt row must not keep the others; it was logged where it was found.
-                Err(SeedsError::Db(DbError::Corrupt { .. })) => {}
+                // One row that is corrupt, or whose key is missing, must not keep the others; it was logged where it was found.
+                Err(SeedsError::Db(DbError::Corrupt { .. } | DbError::SeedKeyMissing { .. })) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -106,11 +106,12 @@ impl KeyRing {
     /// Opens a seal and checks the seed against its commitment.
     ///
     /// # Errors
-    /// Corruption: a key that is not on the ring, a seal that does not open here, or a seed that is not the committed one.
+    /// A key that is not on the ring; corruption: a seal that does not open here, or a seed that is not the committed one.
     pub fn open(&self, session_id: Uuid, commitment: &Commitment, sealed: &SealedSeed) -> Result<ServerSeed, DbError> {
         let what = "sealed seed";
         let Some(key) = self.keys.iter().find(|key| key.id == sealed.key_id) else {
-            return Err(corrupt(what, format!("{commitment}: its key {:?} is not on the ring", sealed.key_id)));
+            let key_id = sealed.key_id.clone();
+            return Err(DbError::SeedKeyMissing { commitment: commitment.to_string(), key_id });
         };
         let opened = decrypt(&key.cipher, &sealed.bytes, &associated_data(&key.id, session_id, commitment))
             .ok_or_else(|| corrupt(what, format!("{commitment}: it does not open in this row")))?;

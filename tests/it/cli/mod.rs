@@ -12,6 +12,7 @@ mod export;
 mod installed;
 mod key;
 mod migrate;
+mod output;
 mod private;
 mod seed_keys;
 mod serve;

@@ -103,3 +103,37 @@ async fn without_the_owners_rights_or_the_old_key_it_refuses_and_changes_nothing
     without.env_remove("FAIRLEDGER_SEED_KEYS_FILE");
     done(without).await.refused(&["FAIRLEDGER_SEED_KEYS"]);
 }
+
+/// The key was to be added to every service first, and one was left out.
+#[tokio::test]
+async fn a_service_that_lacks_the_new_key_says_so_and_is_not_ready() {
+    let db = TestDb::new().await;
+    let token = db.admin_token().await;
+    let keys = db.data_dir().join("seed-keys");
+    let old = std::fs::read_to_string(&keys).unwrap();
+    let service = Service::spawn(&db, &[], &[]);
+    let caller = Caller::new(&service, &token);
+    let session = caller.session().await;
+    caller.dice(&session, "a").await;
+    assert_eq!(caller.call("GET", "/readyz", None).await.0, 200);
+    std::fs::write(&keys, format!("{},{old}", *KeyRing::generate_entry("k2"))).unwrap();
+    done(on(&db, &["seed-keys", "rotate"])).await.succeeded();
+    let bet = json!({ "commitment": session["commitment"], "betRef": "b", "game": "dice" });
+    let bets = format!("/v1/sessions/{}/bets", id(&session));
+    let (status, problem) = caller.call("POST", &bets, Some(bet.clone())).await;
+    assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("lacks the key of this seed"), "{problem}");
+    // An answer counts for a second.
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    let (status, problem) = caller.call("GET", "/readyz", None).await;
+    assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
+    assert!(
+        problem["detail"].as_str().unwrap().contains("the key \"k2\", which this service does not have"),
+        "{problem}"
+    );
+    drop(service);
+    let service = Service::spawn(&db, &[], &[]);
+    let caller = Caller::new(&service, &token);
+    assert_eq!(caller.call("POST", &bets, Some(bet)).await.0, 201);
+    assert_eq!(caller.call("GET", "/readyz", None).await.0, 200);
+}

@@ -32,8 +32,11 @@ pub(super) async fn command(db: &TestDb, witness: Option<&Path>, args: &[&str]) 
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
+/// Without a witness folder nothing need be known to be missing.
 pub(super) async fn recover(db: &TestDb, witness: Option<&Path>) {
-    let (code, text) = command(db, witness, &["recover", "--confirm", "--reason", "a test restored it"]).await;
+    let args = ["recover", "--confirm", "--reason", "a test restored it", "--sound-database"];
+    let args = if witness.is_some() { &args[..4] } else { &args };
+    let (code, text) = command(db, witness, args).await;
     assert_eq!(code, Some(0), "{text}");
 }
 
@@ -359,7 +362,7 @@ async fn sessions_that_nobody_touches_are_moved_too() {
         }
     }
     assert_eq!(recovered, 5);
-    let args = ["recover", "--confirm", "--reason", "again", "--move-sessions"];
+    let args = ["recover", "--confirm", "--reason", "again", "--sound-database", "--move-sessions"];
     let (code, text) = command(&db, None, &args).await;
     assert!(code == Some(0) && text.contains("5 sessions were moved"), "{text}");
     instance.store.watch().await.unwrap();
@@ -426,4 +429,51 @@ async fn a_recovery_is_kept_for_ever_with_what_was_found_and_commands_wait_for_i
     // The service itself could not take it back.
     let error = sqlx::query("DELETE FROM fairledger.recoveries").execute(&mut db.connect(&db.service_url).await).await;
     assert!(error.unwrap_err().to_string().contains("permission denied"));
+}
+
+async fn recoveries(db: &TestDb) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM fairledger.recoveries").fetch_one(&mut db.owner().await).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_sound_database_is_recovered_only_when_told_so() {
+    let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+    let instance = Instance::start(&db, folder.path()).await;
+    instance.session().await;
+    let args = ["recover", "--confirm", "--reason", "by mistake"];
+    for witness in [None, Some(folder.path())] {
+        let (code, text) = command(&db, witness, &args).await;
+        assert!(code == Some(1) && text.contains("nothing was changed") && text.contains("--sound-database"), "{text}");
+    }
+    assert_eq!(recoveries(&db).await, 0);
+    instance.session().await;
+    for reason in ["two\nlines", "a bell \u{7}", "  ", &"x".repeat(1_001)] {
+        let (code, text) = command(&db, None, &["recover", "--confirm", "--sound-database", "--reason", reason]).await;
+        assert!(code == Some(2) && text.contains("must have 1 to 1,000 characters"), "{text}");
+    }
+    recover(&db, None).await;
+    assert_eq!(recoveries(&db).await, 1);
+}
+
+/// Both found the same, and both wait for the lock.
+#[tokio::test]
+async fn two_recoveries_at_once_open_one_epoch() {
+    let db = TestDb::new().await;
+    let store = fairledger::db::Datastore::connect(&db.owner_url, &PoolSettings::default()).await.unwrap();
+    let mut held = store.begin("test").await.unwrap();
+    held.lock_recovery().await.unwrap();
+    let args = ["recover", "--confirm", "--reason", "two at once", "--sound-database"];
+    let both = futures_util::future::join(command(&db, None, &args), command(&db, None, &args));
+    let let_go = async {
+        let waiting = "SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        db.wait_until(waiting).await;
+        held.rollback().await;
+    };
+    let ((one, other), ()) = futures_util::future::join(both, let_go).await;
+    assert_eq!((one.0, other.0), (Some(0), Some(0)), "{one:?} {other:?}");
+    let (opened, told) = if one.1.contains("recovery epoch 1 is open") { (one.1, other.1) } else { (other.1, one.1) };
+    assert!(opened.contains("recovery epoch 1 is open"), "{opened}");
+    assert!(told.contains("another recovery opened epoch 1 at 2"), "{told}");
+    assert_eq!(recoveries(&db).await, 1);
 }

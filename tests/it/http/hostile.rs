@@ -270,6 +270,7 @@ async fn parameters_of_paths_and_queries_are_refused_by_name() {
         (session.at("/records?order=asc"), "order"),
         ("/v1/sessions".to_owned(), "playerRef"),
         ("/v1/sessions?playerRef=".to_owned(), "playerRef"),
+        ("/v1/sessions?playerRef=%ff".to_owned(), ""),
         ("/v1/sessions?playerRef=%00".to_owned(), "playerRef"),
         ("/v1/sessions?playerRef=p&after=x".to_owned(), "after"),
         ("/v1/sessions?playerRef=p&limit=501".to_owned(), "limit"),

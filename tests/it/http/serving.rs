@@ -43,6 +43,25 @@ async fn raw(address: SocketAddr, text: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_request_names_its_host_once() {
+    let served = served(HttpSettings::default()).await;
+    for (head, status) in [
+        ("HTTP/1.1\r\nhost: x", 200),
+        ("HTTP/1.0", 200),
+        ("HTTP/1.1", 400),
+        ("HTTP/1.1\r\nhost: x\r\nhost: y", 400),
+        ("HTTP/1.1\r\nhost: x\r\nHost: x", 400),
+        ("HTTP/1.0\r\nhost: x\r\nhost: x", 400),
+    ] {
+        let answer = raw(served.address, &format!("GET /healthz {head}\r\nconnection: close\r\n\r\n")).await;
+        assert!(answer.split(' ').nth(1) == Some(&status.to_string()), "{head}: {answer}");
+        if status == 400 {
+            assert!(answer.contains("application/problem+json") && answer.contains("invalid_request"), "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn requests_under_way_end_before_the_service_does() {
     let served = served(HttpSettings::default()).await;
     let session = served.api.session().await;
