@@ -17,8 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // refinery embeds the folder; without this a new file would not be noticed.
     println!("cargo:rerun-if-changed=migrations");
     println!("cargo:rerun-if-env-changed=SQLX_OFFLINE_DIR");
-    println!("cargo:rustc-env=FAIRLEDGER_BUILD_COMMIT={}", commit()?);
-    println!("cargo:rustc-env=FAIRLEDGER_BUILD_SCHEMA={}", schema_version()?);
+    println!("cargo:rustc-env=BUILD_COMMIT={}", commit()?);
+    println!("cargo:rustc-env=BUILD_SCHEMA={}", schema_version()?);
     // Tests of full disks say that they are left out for whoever may not mount one.
     println!("cargo:rustc-check-cfg=cfg(may_mount)");
     if is_root() {

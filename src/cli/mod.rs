@@ -48,14 +48,8 @@ mod verify;
 pub use error::CliError;
 
 /// The program's version, what it was built from, and the schema that it needs.
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (commit ",
-    env!("FAIRLEDGER_BUILD_COMMIT"),
-    ", schema ",
-    env!("FAIRLEDGER_BUILD_SCHEMA"),
-    ")"
-);
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("BUILD_COMMIT"), ", schema ", env!("BUILD_SCHEMA"), ")");
 
 /// Durable memory for single-use tokens and provably fair bets, on PostgreSQL.
 #[derive(Debug, Parser)]

@@ -118,7 +118,8 @@ pub struct BetCounts {
     pub stray: Found,
     /// Bets that are settled and have no result.
     pub settled_without_result: Found,
-    /// Bets whose steps do not count from 0 without gaps, are not as many as was noted, or belong to no round.
+    /// Bets whose steps do not count from 0 without gaps, are not as many as was noted, or belong to no round; and rounds whose pending row
+    /// tells of other cards or mines than their steps have shown.
     pub step_gaps: Found,
     /// Bets whose other rows say something else of them: another kind, expiry or time; or that have a stake that is none.
     pub contradicted: Found,
@@ -263,23 +264,28 @@ impl<A: Access> Tx<A> {
             r#"WITH parts AS (
                    SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
                           0 AS void, 0 AS pending, 0 AS expired, 0 AS settled, 0 AS step, 0 AS steps_up_to, NULL::int AS steps_told,
+                          0 AS cards_untold, 0 AS mines_untold,
                           taken_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
                           ((stake >= 0 AND stake < 1e38) IS FALSE)::int AS no_stake
                    FROM fairledger.bets
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, NULL, NULL, NULL, NULL,
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, 0, NULL, NULL, NULL, NULL,
                                     (round_outcome IS NOT NULL)::int, 0 FROM fairledger.outcomes
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, NULL, NULL, taken_at, NULL, NULL, 0
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0, 0, NULL, NULL, taken_at, NULL, NULL, 0
                              FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
-                                    0, 0, 0, next_step, NULL, NULL, taken_at, expires_at, (kind = 'round')::int, 0 FROM fairledger.pending
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0
+                                    0, 0, 0, next_step, -cards_shown, -mine_shown::int, NULL, NULL, taken_at, expires_at,
+                                    (kind = 'round')::int, 0 FROM fairledger.pending
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0
                              FROM fairledger.settlements
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL, NULL, NULL, NULL, NULL, NULL, 0
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL,
+                                    CASE json_typeof(disclosed -> 'cards') WHEN 'array' THEN json_array_length(disclosed -> 'cards') ELSE 0 END,
+                                    coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, NULL, NULL, NULL, NULL, 0
                              FROM fairledger.steps
                ), whole AS (
                    SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(round) AS round, sum(void) AS void,
                           sum(pending) AS pending, sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps,
-                          max(steps_up_to) AS steps_up_to, max(steps_told) AS steps_told, min(taken_at) AS taken_at,
+                          max(steps_up_to) AS steps_up_to, max(steps_told) AS steps_told,
+                          sum(pending) > 0 AND (sum(cards_untold) <> 0 OR sum(mines_untold) <> 0) AS shown_otherwise, min(taken_at) AS taken_at,
                           min(told_taken_at) <> min(taken_at) OR max(told_taken_at) <> min(taken_at)
                               OR (sum(pending) > 0 AND min(told_expires_at) IS DISTINCT FROM min(expires_at))
                               OR max(told_round) <> sum(round) OR sum(no_stake) > 0 AS contradicted
@@ -287,7 +293,7 @@ impl<A: Access> Tx<A> {
                    GROUP BY session_id, seed_no, nonce
                ), ordered AS (
                    SELECT *, taken_at < lag(taken_at) OVER (PARTITION BY session_id, seed_no ORDER BY nonce) AS earlier,
-                          steps <> steps_up_to OR steps <> steps_told OR (steps > 0 AND round = 0) AS odd_steps,
+                          steps <> steps_up_to OR steps <> steps_told OR (steps > 0 AND round = 0) OR shown_otherwise AS odd_steps,
                           taken_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' AS in_time
                    FROM whole
                )

@@ -641,7 +641,11 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
         "rows that say different things of its kind, its time or its expiry, or a stake that is none",
     );
     let unsettled = some(counts.settled_without_result, "bet", "a settlement and no result");
-    let steps = some(counts.step_gaps, "bet", "steps that are not those of a round, all of them, from 0 without gaps");
+    let steps = some(
+        counts.step_gaps,
+        "bet",
+        "steps that are not those of a round, all of them, from 0 without gaps, showing what it says was shown",
+    );
     let counter = if seed.next_nonce < 0 {
         Some(format!("The counter is {}.", seed.next_nonce))
     } else {
@@ -662,7 +666,7 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
         Check::unless(
             "Steps",
             sentence(steps),
-            "The steps of every round count from 0 without gaps, as many as it had.",
+            "The steps of every round count from 0 without gaps, as many as it had, and open rounds have shown what they tell.",
         ),
     ]
 }

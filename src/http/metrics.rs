@@ -305,8 +305,8 @@ impl Exposition {
         );
         let build = Info::new([
             ("version", env!("CARGO_PKG_VERSION")),
-            ("commit", env!("FAIRLEDGER_BUILD_COMMIT")),
-            ("schema", env!("FAIRLEDGER_BUILD_SCHEMA")),
+            ("commit", env!("BUILD_COMMIT")),
+            ("schema", env!("BUILD_SCHEMA")),
         ]);
         registry.register("fairledger_build", "The program", build);
         registry.register_collector(Box::new(Collected { app: app.clone(), ledger }));

@@ -7,7 +7,7 @@ use fairledger::history::State;
 use fairledger::history::coverage::{Finding, RANGES_MAX, Seen, SessionCoverage, Totals};
 use fairledger::seeds::model::BetStatus;
 use fairledger::seeds::store::{PgSeedStore, PutSession, SeedStore as _};
-use fairledger::seeds::{CloseOutcome, SeedsSettings};
+use fairledger::seeds::{CloseOutcome, Disclose, SeedsSettings};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::json;
@@ -308,6 +308,38 @@ async fn whatever_is_planted_is_found_by_its_name_and_nothing_else_is() {
         assert_eq!(named, expected);
     }
     assert_eq!(failed(&coverage(&past, sound.id).await), [""; 0]);
+}
+
+/// An open round goes on by what its row says was shown: with fewer cards the next ones would be shown twice, and without its mine it could
+/// still be cashed out.
+#[tokio::test]
+async fn an_open_round_has_shown_what_its_steps_tell() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    let mines = player.round("mines", json!({ "mines": 24 })).await;
+    player.step(mines, 0, Some(Disclose::Tiles(vec![7, 8]))).await;
+    let cards = player.round("blackjack", json!({})).await;
+    player.step(cards, 0, Some(Disclose::Cards(2))).await;
+    player.step(cards, 1, None).await;
+    player.step(cards, 2, Some(Disclose::Cards(1))).await;
+    assert_eq!(failed(&coverage(&past, player.id).await), [""; 0]);
+    for (nonce, wrong, right) in [
+        (mines, "mine_shown = false", "mine_shown = true"),
+        (mines, "mine_shown = false, cards_shown = 1", "mine_shown = true, cards_shown = 0"),
+        (cards, "cards_shown = 2", "cards_shown = 3"),
+        (cards, "cards_shown = 4", "cards_shown = 3"),
+        (cards, "mine_shown = true", "mine_shown = false"),
+    ] {
+        let set = |what: &str| format!("UPDATE fairledger.pending SET {what} WHERE nonce = {nonce}");
+        past.as_owner(&set(wrong)).await;
+        assert_eq!(failed(&coverage(&past, player.id).await), ["Steps"], "{wrong}");
+        past.as_owner(&set(right)).await;
+    }
+    past.as_owner(&format!(
+        "UPDATE fairledger.steps SET disclosed = '{{\"cards\":[]}}' WHERE nonce = {cards} AND step_index = 2"
+    ))
+    .await;
+    assert_eq!(failed(&coverage(&past, player.id).await), ["Steps"]);
 }
 
 #[tokio::test]
