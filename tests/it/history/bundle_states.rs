@@ -137,7 +137,7 @@ async fn recovered(past: &Past, bundles: &mut Bundles) {
     player.step(hit, 0, Some(Disclose::Tiles(vec![1, 2]))).await;
     past.command(&["forget-player", "otto", "--yes"]).await;
     bundles.push(("forgotten".to_owned(), bundle(past, &before, 0).await));
-    past.command(&["recover", "--confirm", "--reason", "a test", "--move-sessions"]).await;
+    past.command(&["recover", "--confirm", "--sound-database", "--reason", "a test", "--move-sessions"]).await;
     past.seeds.datastore().watch().await.unwrap();
     bundles.push(("ended by a recovery".to_owned(), bundle(past, &before, 0).await));
     bundles.push(("void by a recovery".to_owned(), bundle(past, &before, hit).await));
