@@ -163,19 +163,17 @@ async fn export(
     };
     let started = Instant::now();
     let mut sink = FileSink { out: target.out, bar, error: None };
+    let to_file = target.part.is_some();
+    let not_written = |error| if to_file { CliError::io("writing the export", error) } else { CliError::Output(error) };
     let written = export.write_to(&mut sink).await;
     sink.bar.finish_and_clear();
     let records = match (written, sink.error.take()) {
         (Ok(records), None) => records,
-        (_, Some(error)) if target.part.is_none() => return Err(CliError::Output(error)),
-        (_, Some(error)) => return Err(CliError::io("writing the export", error)),
+        (_, Some(error)) => return Err(not_written(error)),
         (Err(ExportError::Db(error)), None) => return Err(error.into()),
         (Err(error), None) => return Err(CliError::Refused(error.to_string())),
     };
-    sink.out.flush().map_err(|error| match target.part {
-        None => CliError::Output(error),
-        Some(_) => CliError::io("writing the export", error),
-    })?;
+    sink.out.flush().map_err(not_written)?;
     if let Some(part) = target.part {
         part.finish()?;
     }

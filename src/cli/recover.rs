@@ -135,7 +135,7 @@ async fn confirm(store: &Datastore, found: &Findings, reason: &str) -> Result<St
         tx.rollback().await;
         return Ok(format!("another recovery opened epoch {current}{at}, meanwhile, and this one nothing"));
     }
-    let epoch = known.max(current) + 1;
+    let epoch = known + 1;
     tx.open_epoch(epoch, reason, &findings).await?;
     tx.commit().await?;
     Ok(format!("recovery epoch {epoch} is open"))

@@ -139,6 +139,11 @@ impl DbError {
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_))
     }
+
+    /// About one row only: what is stored beside it may be sound, so a task over many goes on. It was logged where it was found.
+    pub fn is_of_one_row(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::SeedKeyMissing { .. })
+    }
 }
 
 impl From<sqlx::Error> for DbError {

@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use futures_util::StreamExt as _;
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -147,25 +148,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 
 /// Whether a text with escapes (`%C3%A4`) stands for UTF-8.
 fn decodes(text: &str) -> bool {
-    let mut rest = text.as_bytes();
-    let mut bytes = Vec::with_capacity(rest.len());
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    while let [first, after @ ..] = rest {
-        rest = after;
-        let escaped = match after {
-            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
-            _ => None,
-        };
-        match escaped {
-            Some((high, low)) => {
-                // Two digits fit a byte.
-                bytes.push((high << 4 | low) as u8);
-                rest = &after[2..];
-            }
-            None => bytes.push(*first),
-        }
-    }
-    std::str::from_utf8(&bytes).is_ok()
+    percent_decode_str(text).decode_utf8().is_ok()
 }
 
 /// The query of an endpoint that takes none.

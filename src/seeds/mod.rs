@@ -260,8 +260,9 @@ impl Seeds {
         let mut tx = self.inner.store.snapshot("seed_keys.look").await?;
         let keys = tx.seed_keys().await?;
         tx.rollback().await;
-        let missing = |key_id: &str| self.inner.ring.key_ids().all(|known| known != key_id);
-        Ok(keys.into_iter().find_map(|(key_id, _, used)| (used && missing(&key_id)).then_some(key_id)))
+        let missing =
+            keys.into_iter().find(|(key_id, value, used)| *used && self.inner.ring.check(key_id, value).is_none());
+        Ok(missing.map(|(key_id, ..)| key_id))
     }
 
     /// The datastore beneath.

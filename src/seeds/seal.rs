@@ -91,11 +91,6 @@ impl KeyRing {
         &self.keys[0]
     }
 
-    /// Names of all keys.
-    pub fn key_ids(&self) -> impl Iterator<Item = &str> {
-        self.keys.iter().map(|key| key.id.as_str())
-    }
-
     /// Seals a server seed for its row.
     pub fn seal(&self, session_id: Uuid, commitment: &Commitment, seed: &ServerSeed) -> SealedSeed {
         let key = self.sealing_key();
