@@ -35,7 +35,7 @@ pub(super) async fn count(
     instance: &str,
     writer: u32,
     expected: &Mark,
-    acknowledged: &[Mark],
+    acknowledged: &[Option<Mark>],
 ) -> Result<Counted, DbError> {
     let (writers, incarnations, seqs) = columns(acknowledged);
     // The row's own columns are the guard: a recovery that runs meanwhile locks it, and changes its epoch.
@@ -66,9 +66,10 @@ pub(super) async fn count(
     Ok(Counted { written: row.written, counted: row.counted, epoch: row.epoch, lost: row.lost, posted: row.posted })
 }
 
-fn columns(marks: &[Mark]) -> (Vec<i32>, Vec<Uuid>, Vec<i64>) {
-    let writers = (0..).take(marks.len()).collect();
-    (writers, marks.iter().map(|mark| mark.incarnation).collect(), marks.iter().map(|mark| mark.seq).collect())
+/// Marks by writer, as columns: numbers, incarnations, counts.
+fn columns(marks: &[Option<Mark>]) -> (Vec<i32>, Vec<Uuid>, Vec<i64>) {
+    let marks = (0..).zip(marks).filter_map(|(writer, mark)| Some((writer, (*mark)?)));
+    marks.map(|(writer, mark)| (writer, mark.incarnation, mark.seq)).collect()
 }
 
 /// The rows of an instance by writer; none where a writer has none, and nothing beyond the last.

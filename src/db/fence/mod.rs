@@ -172,13 +172,15 @@ struct Writer {
 struct Marks {
     /// The epoch of all of them while the instance serves.
     epoch: i32,
-    /// By writer. None is missing while the instance serves.
+    /// By writer. While the instance serves, each that it uses has one, and each that is there for settings that had more has one if it
+    /// acknowledged anything in this epoch: to be compared, not to be used.
     kept: Vec<Option<Kept>>,
 }
 
 impl Marks {
-    fn acknowledged(&self) -> Vec<Mark> {
-        self.kept.iter().flatten().map(|kept| kept.mark).collect()
+    /// By writer.
+    fn acknowledged(&self) -> Vec<Option<Mark>> {
+        self.kept.iter().map(|kept| kept.map(|kept| kept.mark)).collect()
     }
 }
 
@@ -197,7 +199,7 @@ pub(super) struct Fence {
     marks: Mutex<Marks>,
     free: Mutex<Vec<Writer>>,
     permits: Arc<Semaphore>,
-    /// The writers beyond these are there for settings that had more.
+    /// How many it uses. Those beyond are there for settings that had more.
     writers: u32,
 }
 
@@ -288,6 +290,9 @@ impl Fence {
                 }
             }
         }
+        // What settings that had more writers acknowledged is missed as soon as what these acknowledge.
+        let beyond = kept.iter().skip(self.writers as usize);
+        marks.extend(beyond.map(|kept| kept.filter(|kept| kept.mark.epoch == epoch)));
         // The database first. When the file does not follow, the file says nothing of a writer, or something of an earlier epoch:
         // either way it starts again.
         connection.execute("COMMIT").await.map_err(|error| super::commit_error("witness.start", error))?;
@@ -435,7 +440,7 @@ impl Fence {
     async fn look_around(&self) -> Result<(), DbError> {
         let (acknowledged, epoch) = {
             let marks = locked(&self.marks);
-            (marks.acknowledged().into_iter().map(Some).collect::<Vec<_>>(), marks.epoch)
+            (marks.acknowledged(), marks.epoch)
         };
         if self.standing() == Standing::Serving
             && let Some(reason) = self.unwitnessed(&acknowledged).await
@@ -511,13 +516,13 @@ impl Fence {
         Err(DbError::Conflict("the writer's row changed each time it was looked at".to_owned()))
     }
 
-    fn expectation(&self, writer: &Writer) -> (Mark, Vec<Mark>) {
+    fn expectation(&self, writer: &Writer) -> (Mark, Vec<Option<Mark>>) {
         let marks = locked(&self.marks);
         let acknowledged = marks.acknowledged();
-        let expected = acknowledged.get(writer.no as usize).map_or(
-            // Every writer has a mark.
+        let expected = acknowledged.get(writer.no as usize).copied().flatten().map_or(
+            // Every writer that is used has a mark.
             Mark { incarnation: Uuid::nil(), epoch: marks.epoch, seq: 0 },
-            |mark| Mark { seq: writer.expected, ..*mark },
+            |mark| Mark { seq: writer.expected, ..mark },
         );
         (expected, acknowledged)
     }
@@ -527,7 +532,7 @@ impl Fence {
         &self,
         counted: &Counted,
         expected: &Mark,
-        acknowledged: &[Mark],
+        acknowledged: &[Option<Mark>],
         connection: &mut PgConnection,
     ) -> Result<(), DbError> {
         if counted.epoch > expected.epoch {
@@ -536,9 +541,8 @@ impl Fence {
         if counted.epoch == expected.epoch && counted.lost == 0 {
             return if counted.posted { Err(self.quarantine(ELSEWHERE.to_owned(), Post::No)) } else { Ok(()) };
         }
-        let acknowledged: Vec<Option<Mark>> = acknowledged.iter().copied().map(Some).collect();
         let rows = witness::rows(connection, self.instance()).await?;
-        let mut missing = missing(&acknowledged, &rows, counted.epoch);
+        let mut missing = missing(acknowledged, &rows, counted.epoch);
         if missing.is_empty() {
             missing.push("rows of the witness were missing for a moment".to_owned());
         }

@@ -76,6 +76,16 @@ impl Instance {
         self.seeds.take_bet(session_id, &dice(commitment, name, false)).await
     }
 
+    /// After a restore, which cuts every connection.
+    async fn patient_dice(&self, view: &View, name: &str) -> Result<BetAnswer, SeedsError> {
+        loop {
+            let done = self.try_dice(view.session_id, view.commitment, name).await;
+            if !matches!(done, Err(SeedsError::Db(DbError::Unavailable(_)))) {
+                return done;
+            }
+        }
+    }
+
     async fn dice(&self, view: &View, name: &str) -> BetAnswer {
         self.try_dice(view.session_id, view.commitment, name).await.unwrap()
     }

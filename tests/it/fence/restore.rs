@@ -43,13 +43,47 @@ async fn a_database_replaced_under_a_running_service_is_noticed_by_the_first_wri
         instance.dice(&view, name).await;
     }
     db.restore(&old).await;
-    let mut refused = instance.try_dice(view.session_id, view.commitment, "d").await;
-    while matches!(refused, Err(SeedsError::Db(DbError::Unavailable(_)))) {
-        // A connection that the restore cut.
-        refused = instance.try_dice(view.session_id, view.commitment, "d").await;
-    }
+    let refused = instance.patient_dice(&view, "d").await;
     assert!(is_quarantined(&refused), "{refused:?}");
     assert_eq!(instance.seeds.view(view.session_id).await.unwrap().bets, 0);
+}
+
+/// What the database lacks was acknowledged by a writer that the settings of this start do not have any more.
+#[tokio::test]
+async fn a_service_with_fewer_writers_than_before_misses_what_the_others_acknowledged_i10() {
+    for (writers, write) in [(1, true), (2, false)] {
+        let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+        let start = async |writers| {
+            let settings = FenceSettings { writers, ..settings(folder.path(), false) };
+            Instance::over(fenced(&db.service_url, &settings).await.unwrap(), &db).await
+        };
+        // Half of the writers never hear of the recovery, and have marks of the epoch before it.
+        let instance = start(8).await;
+        let view = instance.session().await;
+        instance.dice(&view, "a").await;
+        instance.stop().await;
+        recovery::recover(&db, None).await;
+        let instance = start(4).await;
+        let view = instance.session().await;
+        instance.stop().await;
+        let old = db.snapshot().await;
+        let instance = start(4).await;
+        instance.dice(&view, "b").await;
+        instance.stop().await;
+
+        let instance = start(writers).await;
+        instance.store.watch().await.unwrap();
+        assert_eq!(instance.store.quarantine(), None);
+        db.restore(&old).await;
+        if write {
+            assert!(is_quarantined(&instance.patient_dice(&view, "c").await));
+            assert_eq!(instance.seeds.view(view.session_id).await.unwrap().bets, 0);
+        } else {
+            while instance.store.watch().await.is_err() {}
+        }
+        let reason = instance.store.quarantine().unwrap();
+        assert!(reason.contains("writer 3 acknowledged 2 transactions, the database has 1"), "{reason}");
+    }
 }
 
 #[tokio::test]
