@@ -10,7 +10,10 @@
 //! Nothing else prints: clippy refuses `println!` and `eprintln!` in this crate.
 
 use std::fmt::Arguments;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -63,6 +66,23 @@ pub(super) fn outcome(text: &str) {
 pub(super) fn all(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Output)
+}
+
+/// Prints something that is worthless unless somebody gets it.
+///
+/// # Errors
+/// It could not be written, or goes to the null device. That stands in too for a standard output that was closed as the program began.
+pub(super) fn to_somebody(bytes: &[u8]) -> Result<(), CliError> {
+    if goes_nowhere().unwrap_or(false) {
+        return Err(CliError::Output(io::Error::other("it is closed, or the null device")));
+    }
+    all(bytes)
+}
+
+fn goes_nowhere() -> io::Result<bool> {
+    let out = File::from(io::stdout().as_fd().try_clone_to_owned()?).metadata()?;
+    let null = fs::metadata("/dev/null")?;
+    Ok(out.file_type().is_char_device() && out.rdev() == null.rdev())
 }
 
 /// Tells a person something. Use `note!`.

@@ -89,7 +89,7 @@ async fn create(store: &Datastore, args: CreateArgs) -> Result<(), CliError> {
     let until = expires_at.map_or_else(|| "revoked".to_owned(), |at| Timestamp(at).to_string());
     note!("token {id} ({}), valid until {until}; it is not shown again:", words(&scopes));
     // Before the commit: a token that nobody saw must not be valid.
-    if let Err(error) = output::all(format!("{}\n", token.expose()).as_bytes()) {
+    if let Err(error) = output::to_somebody(format!("{}\n", token.expose()).as_bytes()) {
         tx.rollback().await;
         return Err(CliError::Refused(format!("the token could not be shown, so it was not made: {error}")));
     }

@@ -10,6 +10,7 @@
 //! | `guesses` | who guesses tokens |
 //! | `input`, `wire` | what a request brings, read into checked values |
 //! | `problem` | every refusal and fault as an answer |
+//! | `message` | what HTTP demands of a request as a whole |
 //! | `observe` | request ids, log lines, panics |
 //! | `openapi`, `schema` | the description of all this, made from it |
 //! | `metrics` | what Prometheus reads, on an address of its own |
@@ -21,6 +22,7 @@ mod evidence;
 mod guesses;
 mod health;
 mod input;
+mod message;
 pub mod metrics;
 mod observe;
 mod openapi;

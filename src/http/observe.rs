@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::CACHE_CONTROL;
+use axum::http::header::{CACHE_CONTROL, CONNECTION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use crate::telemetry::{self, Caller};
 
+use super::message::{Lent, Malformed};
 use super::metrics::{Metrics, route_word};
 use super::problem::{self, Problem};
-use super::serve::Malformed;
 
 /// Carries a request's id both ways.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -71,7 +71,7 @@ fn method_word(method: &Method) -> &'static str {
     }
 }
 
-pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let request_id = request_id(request.headers());
     let _under_way = metrics.request_under_way();
@@ -82,6 +82,7 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let span = tracing::info_span!("request", method, route, request_id, trace_id, parent_id);
     telemetry::place(&span, caller);
     async {
+        let lent = Lent::out_of(&mut request);
         // What a panic leaves behind is dropped with the request: transactions roll back, places are given back.
         let mut response = match request.extensions().get::<Malformed>() {
             Some(Malformed(detail)) => Problem::invalid("", detail).into_response(),
@@ -91,7 +92,14 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
             }),
         };
         let code = problem::fill_in(&mut response, &request_id).map(|code| code.as_str());
+        let ends = match lent {
+            Some(lent) => !lent.is_read().await,
+            None => false,
+        };
         let headers = response.headers_mut();
+        if ends {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Ok(id) = HeaderValue::from_str(&request_id) {
             headers.insert(REQUEST_ID, id);
         }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::header::HOST;
-use axum::http::{Request, Version};
+use axum::http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -20,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::guesses::Peer;
+use super::message::Malformed;
 use super::metrics::Metrics;
 use super::tls::Tls;
 use super::{App, HttpSettings, router};
@@ -40,22 +40,6 @@ pub(super) struct Cut(CancellationToken);
 impl Cut {
     pub(super) fn now(&self) {
         self.0.cancel();
-    }
-}
-
-/// What is wrong with a request's headers as a whole: proxies that read it otherwise than we do would take it for somebody else's (RFC 9112,
-/// section 3.2).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Malformed(pub(super) &'static str);
-
-impl Malformed {
-    fn look<B>(request: &Request<B>) -> Option<Self> {
-        let hosts = request.headers().get_all(HOST).iter().count();
-        match request.version() {
-            Version::HTTP_11 if hosts == 0 => Some(Self("the header Host is missing")),
-            Version::HTTP_10 | Version::HTTP_11 if hosts > 1 => Some(Self("the header Host stands twice")),
-            _ => None,
-        }
     }
 }
 

@@ -70,10 +70,18 @@ async fn every_command_survives_a_reader_that_went_away_and_a_full_disk() {
 #[tokio::test]
 async fn a_token_that_nobody_saw_is_not_valid_i6() {
     let db = TestDb::new().await;
-    for out in [gone(), full()] {
+    for out in [gone(), full(), Stdio::null()] {
         let ended = into(on(&db, &["token", "create", "--scope", "admin"]), out).await;
         ended.refused(&["the token could not be shown, so it was not made"]);
     }
+    // Closed as it begins: the next file that is opened would be standard output.
+    let mut closed = Command::new("sh");
+    let create = on(&db, &["token", "create", "--scope", "admin"]);
+    closed.args(["-c", "exec \"$0\" token create --scope admin >&-"]).arg(create.get_program());
+    for (name, value) in create.get_envs() {
+        closed.env(name, value.unwrap_or_default());
+    }
+    done(closed).await.refused(&["the token could not be shown, so it was not made"]);
     assert_eq!(done(on(&db, &["token", "list"])).await.succeeded().out, "");
 }
 

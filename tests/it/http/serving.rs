@@ -1,6 +1,7 @@
 //! Connections: the API over a real socket.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -59,6 +60,41 @@ async fn a_request_names_its_host_once() {
             assert!(answer.contains("application/problem+json") && answer.contains("invalid_request"), "{answer}");
         }
     }
+}
+
+/// What is left of a body would stand where the next request is looked for.
+#[tokio::test]
+async fn a_refusal_before_the_body_leaves_a_connection_that_goes_on_or_says_that_it_ends() {
+    let served = served(HttpSettings::default()).await;
+    let refused =
+        |more: &str| format!("POST /v1/sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer flt_\r\n{more}\r\n");
+    let next = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    for (head, body) in [
+        ("content-length: 2\r\n", "{}".to_owned()),
+        ("content-length: 20000\r\n", " ".repeat(20_000)),
+        ("transfer-encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n".to_owned()),
+    ] {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        stream.write_all(refused(head).as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        stream.write_all((body + next).as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.unwrap();
+        let (first, second) = answers.split_once("HTTP/1.1 200").unwrap_or_else(|| panic!("{head}: {answers}"));
+        assert!(first.starts_with("HTTP/1.1 401") && !first.contains("connection: close"), "{head}: {first}");
+        assert!(second.contains("alive"), "{second}");
+    }
+    for head in ["content-length: 2000000\r\n", "content-length: 2\r\nexpect: 100-continue\r\n"] {
+        let answer = raw(served.address, &refused(head)).await;
+        assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("connection: close"), "{head}: {answer}");
+    }
+    // A body that was read is nobody's business any more.
+    let token = served.api.token.expose();
+    let length = "content-length: 2\r\nexpect: 100-continue\r\ncontent-type: application/json\r\n";
+    let asked =
+        format!("POST /v1/sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n{length}\r\n{{}}{next}");
+    let answer = raw(served.address, &asked).await;
+    assert!(answer.contains("HTTP/1.1 201") && answer.contains("HTTP/1.1 200"), "{answer}");
 }
 
 #[tokio::test]

@@ -1,0 +1,133 @@
+//! What HTTP demands of a message as a whole, whatever it asks: one host, and a body that is read to its end before the next request.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::{EXPECT, HOST};
+use axum::http::{HeaderValue, Request, Version};
+use http_body::{Frame, SizeHint};
+
+/// How much of a body that nobody wants is read, and for how long, so that its connection can go on.
+const UNWANTED_BYTES_MAX: usize = 64 * 1024;
+const UNWANTED_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// What is wrong with a request's host: proxies that read it otherwise than we do would take it for somebody else's (RFC 9112, section 3.2;
+/// RFC 9113, section 8.3.1).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Malformed(pub(super) &'static str);
+
+impl Malformed {
+    pub(super) fn look<B>(request: &Request<B>) -> Option<Self> {
+        let mut hosts = request.headers().get_all(HOST).iter();
+        let (host, more) = (hosts.next(), hosts.next().is_some());
+        let unlike = |host: &HeaderValue| {
+            let authority = request.uri().authority().map(|authority| authority.as_str());
+            authority.is_some_and(|authority| !authority.as_bytes().eq_ignore_ascii_case(host.as_bytes()))
+        };
+        match request.version() {
+            Version::HTTP_11 if host.is_none() => Some(Self("the header Host is missing")),
+            _ if more => Some(Self("the header Host stands twice")),
+            Version::HTTP_2 if host.is_some_and(unlike) => Some(Self("the header Host is unlike :authority")),
+            _ => None,
+        }
+    }
+}
+
+/// The body of an HTTP/1 request, of which whoever answers may leave some. What is left would stand where the next request is looked for, so it
+/// is read, or the answer says that the connection ends.
+pub(super) struct Lent {
+    body: Shared,
+    /// The client waits to be asked for it.
+    awaited: bool,
+}
+
+impl Lent {
+    /// Lends a request's body to whoever handles it; none when nothing can be left of it.
+    pub(super) fn out_of(request: &mut Request<Body>) -> Option<Self> {
+        if request.version() > Version::HTTP_11 || request.body().is_end_stream() {
+            return None;
+        }
+        let body = Shared(Arc::new(Mutex::new(std::mem::take(request.body_mut()))));
+        *request.body_mut() = Body::new(body.clone());
+        Some(Self { body, awaited: request.headers().contains_key(EXPECT) })
+    }
+
+    /// Whether nothing is left of it; reads the rest if that is soon done.
+    pub(super) async fn is_read(mut self) -> bool {
+        if self.awaited || self.body.is_end_stream() {
+            return self.body.is_end_stream();
+        }
+        let mut unwanted = 0;
+        let reading = std::future::poll_fn(|cx| {
+            while unwanted <= UNWANTED_BYTES_MAX {
+                match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                    None => return Poll::Ready(true),
+                    Some(Err(_)) => break,
+                    Some(Ok(frame)) => unwanted += frame.data_ref().map_or(0, Bytes::len),
+                }
+            }
+            Poll::Ready(false)
+        });
+        tokio::time::timeout(UNWANTED_TIME_MAX, reading).await.unwrap_or(false)
+    }
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Body>>);
+
+impl Shared {
+    fn body(&self) -> MutexGuard<'_, Body> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HttpBody for Shared {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut *self.body()).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body().size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_names_one_host() {
+        let fault = |version, uri: &str, hosts: &[&str]| {
+            let mut request = Request::builder().version(version).uri(uri);
+            for host in hosts {
+                request = request.header(HOST, *host);
+            }
+            Malformed::look(&request.body(()).unwrap()).map(|Malformed(words)| words)
+        };
+        let (one, two) = (Version::HTTP_11, Version::HTTP_2);
+        for (version, uri, hosts) in [
+            (one, "/", &["a"] as &[_]),
+            (Version::HTTP_10, "/", &[]),
+            (two, "https://a:1/", &[]),
+            (two, "https://a:1/", &["A:1"]),
+            (two, "/", &["a"]),
+        ] {
+            assert_eq!(fault(version, uri, hosts), None, "{version:?} {uri} {hosts:?}");
+        }
+        assert_eq!(fault(one, "/", &[]), Some("the header Host is missing"));
+        for version in [Version::HTTP_10, one, two] {
+            assert_eq!(fault(version, "https://a/", &["a", "a"]), Some("the header Host stands twice"));
+        }
+        assert_eq!(fault(two, "https://a:1/", &["a:2"]), Some("the header Host is unlike :authority"));
+    }
+}
