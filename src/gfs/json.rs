@@ -8,9 +8,11 @@
 //! integer, anything else as a float. So `3.0` is `3`, `-0` is `0`, and 9007199254740993 is 9007199254740992.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 /// How much JSON is taken.
@@ -61,8 +63,67 @@ pub fn parse(text: &[u8], limits: Limits) -> Result<Value, JsonError> {
     let value = Node { path: &mut path, depth: 0, depth_max: limits.depth }
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value));
-    value
-        .map_err(|error| JsonError { field: path.0.chars().take(FIELD_CHARS_MAX).collect(), detail: error.to_string() })
+    value.map_err(|error| JsonError { field: path.shortened(), detail: error.to_string() })
+}
+
+/// The member, if any, of a text that [`parse`] takes, that is an integer which would be written as another one: binary64 does not hold it. Decimal fractions are not looked at: those that programs write are read as the same binary64 that was written.
+#[must_use]
+pub fn inexact_integer(text: &[u8]) -> Option<String> {
+    let mut digits = 0;
+    let is_long = |byte: &u8| {
+        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
+        digits > EXACT_DIGITS
+    };
+    if !text.iter().any(is_long) {
+        return None;
+    }
+    let mut path = Path::default();
+    let value: &RawValue = serde_json::from_slice(text).ok()?;
+    leads_to_inexact(value, &mut path).then(|| path.shortened())
+}
+
+/// Integers of so many digits are exact whatever they are.
+const EXACT_DIGITS: usize = 15;
+
+/// Leaves the path where it found one.
+fn leads_to_inexact(value: &RawValue, path: &mut Path) -> bool {
+    let text = value.get();
+    match text.as_bytes().first() {
+        Some(b'{') => {
+            let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
+            members.into_iter().any(|(key, member)| {
+                let parent = path.enter_key(&key);
+                let found = leads_to_inexact(member, path);
+                if !found {
+                    path.leave(parent);
+                }
+                found
+            })
+        }
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
+            items.into_iter().enumerate().any(|(index, item)| {
+                let parent = path.enter_index(index);
+                let found = leads_to_inexact(item, path);
+                if !found {
+                    path.leave(parent);
+                }
+                found
+            })
+        }
+        Some(b'-' | b'0'..=b'9') => !is_exact(text),
+        _ => false,
+    }
+}
+
+/// Whether a number is no integer, or one that is written as it was read.
+fn is_exact(number: &str) -> bool {
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    if digits.len() <= EXACT_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return true;
+    }
+    // In the digits that are written: the shortest that are read as the same binary64.
+    digits.parse::<f64>().is_ok_and(|n| n.to_string() == digits)
 }
 
 /// The number as JSON has it: integral within 2^53 as an integer, otherwise a float; `null` if it is not finite.
@@ -219,6 +280,10 @@ impl Path {
     fn leave(&mut self, parent: usize) {
         self.0.truncate(parent);
     }
+
+    fn shortened(&self) -> String {
+        self.0.chars().take(FIELD_CHARS_MAX).collect()
+    }
 }
 
 /// Reads one value at one depth.
@@ -329,6 +394,28 @@ mod tests {
     fn ordinary_json_is_read() {
         let value = read(r#" {"a":[1,2.5,"x",null,true,{}],"b":{"c":-7}} "#).unwrap();
         assert_eq!(value, json!({"a": [1, 2.5, "x", null, true, {}], "b": {"c": -7}}));
+    }
+
+    #[test]
+    fn integers_that_binary64_would_change_are_found() {
+        for exact in [
+            "9007199254740992",
+            "-9007199254740994",
+            "100000000000000000000000",
+            "[0.1,1e400,-0,9007199254740993.5,12345678901234567e1]",
+            r#"{"9007199254740993":"9007199254740993 \" 9007199254740993","b":"\\"}"#,
+        ] {
+            assert_eq!(inexact_integer(exact.as_bytes()), None, "{exact}");
+        }
+        for (text, place) in [
+            ("9007199254740993", ""),
+            (r#"{"z":1,"a":{"b":["x\"", -9007199254740993]}}"#, "a.b[1]"),
+            ("[1,123456789012345678901]", "[1]"),
+            ("[18446744073709551616]", "[0]"),
+            ("[100000000000000000000001]", "[0]"),
+        ] {
+            assert_eq!(inexact_integer(text.as_bytes()).as_deref(), Some(place), "{text}");
+        }
     }
 
     #[test]

@@ -47,6 +47,12 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App, bytes_max: 
         return wire::read(Value::Object(Map::new()));
     }
     let value = json::parse(&bytes, Limits { bytes: bytes_max, depth: DEPTH_MAX })?;
+    if let Some(field) = json::inexact_integer(&bytes) {
+        return Err(Problem::invalid(
+            &field,
+            "an integer that JSON's numbers, as binary64, would change: send it as a string",
+        ));
+    }
     if !value.is_object() {
         return Err(Problem::invalid("", "the body must be a JSON object"));
     }

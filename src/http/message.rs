@@ -55,8 +55,8 @@ impl Lent {
         Some(Self { body, awaited: request.headers().contains_key(EXPECT) })
     }
 
-    /// Whether nothing is left of it; reads the rest if that is soon done.
-    pub(super) async fn is_read(mut self) -> bool {
+    /// Reads what is left of it, if that is soon done. False when something stays.
+    pub(super) async fn read_rest(mut self) -> bool {
         if self.awaited || self.body.is_end_stream() {
             return self.body.is_end_stream();
         }

@@ -93,7 +93,7 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, mut request: Re
         };
         let code = problem::fill_in(&mut response, &request_id).map(|code| code.as_str());
         let ends = match lent {
-            Some(lent) => !lent.is_read().await,
+            Some(lent) => !lent.read_rest().await,
             None => false,
         };
         let headers = response.headers_mut();

@@ -70,6 +70,7 @@ async fn every_body_is_read_strictly_everywhere_and_nothing_is_stored() {
             (format!("{{{inner},\"x\":\"\\ud800\"}}"), "x"),
             (format!("{{{inner},\"x\":\"\\u0000\"}}"), "x"),
             (format!("{{{inner},\"x\":[1e400]}}"), "x[0]"),
+            (format!("{{{inner},\"x\":[0,9007199254740993]}}"), "x[1]"),
             (format!("{{{inner},\"x\":[{deep}]}}"), &format!("x{}", "[0]".repeat(12))),
             (format!("{{{inner}"), ""),
             (format!("{{{inner}}} x"), ""),
