@@ -117,7 +117,12 @@ impl History {
                 let found = looking.tx.find_commitment(&commitment).await?;
                 let (session_id, seed_no) =
                     found.ok_or_else(|| HistoryError::invalid("resume", "its last record is of no seed here"))?;
-                Some(Position { key: BetKey { session_id, seed_no, nonce }, taken_at })
+                let key = BetKey { session_id, seed_no, nonce };
+                let stored = looking.tx.bet(&key).await?;
+                if stored.is_none_or(|stored| stored.taken_at != taken_at) {
+                    return Err(HistoryError::invalid("resume", "its last record is not as it is stored here"));
+                }
+                Some(Position { key, taken_at })
             }
             None => None,
         };

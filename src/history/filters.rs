@@ -1,6 +1,6 @@
 //! What of the history is asked for.
 
-use chrono::{DateTime, SubsecRound as _, Utc};
+use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
 use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -64,7 +64,14 @@ impl Filters {
         if self.nonce.is_some() && self.commitment.is_none() {
             return Err(HistoryError::invalid("nonce", "is only taken with a commitment"));
         }
-        let whole = |time: Option<Timestamp>| time.map(|Timestamp(time)| Timestamp(time.trunc_subsecs(6)));
+        // A bet that is not before a time within a microsecond is not before the end of that.
+        let whole = |time: Option<Timestamp>| {
+            time.map(|Timestamp(time)| {
+                let begun = time.trunc_subsecs(6);
+                let end = begun.checked_add_signed(TimeDelta::microseconds(1));
+                Timestamp(if begun < time { end.unwrap_or(begun) } else { begun })
+            })
+        };
         (self.from, self.to) = (whole(self.from), whole(self.to));
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from > to
@@ -112,5 +119,23 @@ impl Filters {
     /// Before everything that any clock of a database said.
     pub(super) fn earliest(&self) -> DateTime<Utc> {
         self.from.map_or(DateTime::UNIX_EPOCH, |Timestamp(from)| from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_within_a_microsecond_begins_with_the_next() {
+        for (given, whole) in [
+            ("2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:00.000001Z"),
+            ("2026-01-01T00:00:00.000001001Z", "2026-01-01T00:00:00.000002Z"),
+            ("2026-01-01T00:00:00.999999999Z", "2026-01-01T00:00:01Z"),
+        ] {
+            let time = |text: &str| Some(Timestamp(text.parse().unwrap()));
+            let filters = Filters { from: time(given), to: time(given), ..Filters::default() }.checked().unwrap();
+            assert_eq!((filters.from, filters.to), (time(whole), time(whole)), "{given}");
+        }
     }
 }

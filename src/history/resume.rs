@@ -115,9 +115,25 @@ pub fn scan(mut file: impl BufRead, format: Format, filters: &Filters) -> Result
         hash.update(line);
         bytes += line.len() as u64;
     }
-    let Some(as_of) = as_of else { return Ok(Found::Nothing) };
+    let Some(as_of) = as_of else {
+        return if is_beginning(format, bytes, &lines.line) {
+            Ok(Found::Nothing)
+        } else {
+            other("it is no part of an export")
+        };
+    };
     let last = if records == 0 { None } else { Some(read_record(format, &last)?) };
     Ok(Found::Part { bytes, resume: Resume { as_of, last, records, resumed, hash } })
+}
+
+/// Whether a file that has no whole header is an export that broke off there, and not somebody else's: whoever goes on overwrites it.
+fn is_beginning(format: Format, bytes: u64, rest: &[u8]) -> bool {
+    let header: &[u8] = match (format, bytes) {
+        (Format::Ndjson, _) => b"{\"type\":\"header\"",
+        (Format::Csv, 0) => b"type,",
+        (Format::Csv, _) => b"header,",
+    };
+    rest.iter().zip(header).all(|(found, expected)| found == expected) || kind_of(format, rest) == Some("failed")
 }
 
 /// Whole lines, one after the other.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use fairledger::db::{Datastore, DbError, PoolSettings};
 use fairledger::history::export::{Export, ExportError, ExportRequest, ExportSink, SinkClosed};
 use fairledger::history::format::Format;
@@ -415,6 +416,11 @@ async fn what_is_of_another_export_or_of_none_is_not_gone_on_with() {
     assert!(refused(&whole, Format::Csv, &filters).contains("byte 0"));
     assert!(refused(b"{\"type\":\"header\"}\n", Format::Ndjson, &filters).contains("header"));
     assert!(refused(b"\0\0\0\n", Format::Ndjson, &filters).contains("byte 0"));
+    for (other, format) in
+        [(&b"my notes"[..], Format::Ndjson), (b"{\"type\":\"h3", Format::Ndjson), (b"types", Format::Csv)]
+    {
+        assert!(refused(other, format, &filters).contains("no part of an export"));
+    }
     let mut longer = whole.clone();
     longer.extend_from_slice(b"{}\n");
     assert!(refused(&longer, Format::Ndjson, &filters).contains("after its trailer"));
@@ -422,6 +428,17 @@ async fn what_is_of_another_export_or_of_none_is_not_gone_on_with() {
     let second = text.lines().nth(1).unwrap();
     for forged in [text.replacen(&format!("{second}\n"), "", 1), text.replacen("\"nonce\":", "\"nonce\": ", 1)] {
         assert!(refused(forged.as_bytes(), Format::Ndjson, &filters).contains("does not fit"), "{forged}");
+    }
+    // It ends with a record that is not stored so.
+    let cut = text.trim_end().rfind('\n').unwrap() + 1;
+    for (nonces, microseconds) in [(1_000, 0), (0, 1), (0, -1)] {
+        let Found::Part { mut resume, .. } = scan(&whole[..cut], Format::Ndjson, &filters).unwrap() else { panic!() };
+        let last = resume.last.as_mut().unwrap();
+        last.nonce += nonces;
+        last.taken_at += TimeDelta::microseconds(microseconds);
+        let request = ExportRequest { filters: filters.clone(), format: Format::Ndjson, resume: Some(resume) };
+        let refused = world.history.export(request).await.map(|_| ());
+        assert!(matches!(&refused, Err(HistoryError::Invalid { field: "resume", .. })), "{refused:?}");
     }
     let of_other = String::from_utf8(whole).unwrap().replace("fairledger-export/1", "fairledger-export/9");
     assert!(refused(of_other.as_bytes(), Format::Ndjson, &filters).contains("export/9"));
