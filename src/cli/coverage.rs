@@ -28,6 +28,9 @@ pub(super) struct Args {
     /// Only this session, with everything there is to tell
     #[arg(long, value_name = "ID")]
     session: Option<Uuid>,
+    /// Of all sessions, list also what accuses nobody by itself
+    #[arg(long, conflicts_with = "session")]
+    notes: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -39,6 +42,8 @@ struct Report<'r> {
     #[serde(flatten)]
     totals: Totals,
     findings: &'r [Finding],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notes: Option<&'r [Finding]>,
 }
 
 /// History over a database that a command has reached.
@@ -56,7 +61,7 @@ pub(super) async fn run(settings: &Settings, args: &Args) -> Result<ExitCode, Cl
         let history = history_of(&store);
         let sound = match args.session {
             Some(session_id) => one(&history, session_id, args.json).await?,
-            None => all(&history, args.json).await?,
+            None => all(&history, args.notes, args.json).await?,
         };
         store.close().await;
         Ok::<_, CliError>(sound)
@@ -140,38 +145,42 @@ fn print_session(covered: &SessionCoverage) {
     }
 }
 
-async fn all(history: &History, json: bool) -> Result<bool, CliError> {
+async fn all(history: &History, with_notes: bool, json: bool) -> Result<bool, CliError> {
     let started = Instant::now();
     let bar = progress_bar(history.seeds_estimate().await?, "seeds");
-    let mut findings = Vec::new();
+    let (mut findings, mut notes) = (Vec::new(), Vec::new());
+    let list = |list: &mut Vec<Finding>, finding| {
+        if list.len() < LISTED_MAX {
+            list.push(finding);
+        }
+    };
     let totals = history
         .coverage_of_all(|seen| match seen {
             Seen::Seeds(count) => bar.inc(count),
-            Seen::Wrong(finding) if json => {
-                if findings.len() < LISTED_MAX {
-                    findings.push(finding);
-                }
-            }
-            Seen::Wrong(finding) => bar.suspend(|| print_finding(&finding)),
+            Seen::Wrong(finding) if json => list(&mut findings, finding),
+            Seen::Noted(finding) if json && with_notes => list(&mut notes, finding),
+            Seen::Wrong(finding) => bar.suspend(|| print_finding("", &finding)),
+            Seen::Noted(finding) if with_notes => bar.suspend(|| print_finding("noted, ", &finding)),
+            Seen::Noted(_) => {}
         })
         .await?;
     bar.finish_and_clear();
     if json {
-        print_json(&Report { totals, findings: &findings })?;
+        print_json(&Report { totals, findings: &findings, notes: with_notes.then_some(&notes) })?;
     } else {
-        let Totals { sessions, seeds, commitments, handed_out, recorded, void, pending, wrong } = totals;
+        let Totals { sessions, seeds, commitments, handed_out, recorded, void, pending, wrong, noted } = totals;
         show!(
             "{sessions} sessions, {seeds} seeds, {commitments} commitments; {handed_out} nonces handed out: {recorded} recorded, {void} \
-             void, {pending} pending; {wrong} checks failed, in {:.1} s",
+             void, {pending} pending; {wrong} checks failed, {noted} noted, in {:.1} s",
             started.elapsed().as_secs_f64()
         );
     }
     Ok(totals.wrong == 0)
 }
 
-fn print_finding(finding: &Finding) {
+fn print_finding(noted: &str, finding: &Finding) {
     let Finding { session_id, seed_no, commitment, check, detail } = finding;
     let seed = seed_no.map_or_else(String::new, |seed_no| format!(", seed {seed_no}"));
     let commitment = commitment.map_or_else(String::new, |commitment| format!(", commitment {commitment}"));
-    show!("session {session_id}{seed}{commitment}: {check}: {detail}");
+    show!("{noted}session {session_id}{seed}{commitment}: {check}: {detail}");
 }

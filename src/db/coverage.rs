@@ -49,8 +49,12 @@ pub struct SeedFacts {
     pub epoch: i32,
     /// When it was committed.
     pub committed_at: DateTime<Utc>,
+    /// The epoch is 0, or a recovery opened it.
+    pub epoch_known: bool,
     /// When it came into use.
     pub live_at: Option<DateTime<Utc>>,
+    /// Where its client seed came from, and when.
+    pub client_seed: Option<(String, DateTime<Utc>)>,
     /// The counter: how many nonces were handed out. As it is stored: a forged one may be below 0.
     pub next_nonce: i64,
     /// How many pending bets it counts, as it is stored.
@@ -63,6 +67,8 @@ pub struct SeedFacts {
     pub in_directory: bool,
     /// The session has the seed before it.
     pub has_predecessor: bool,
+    /// The session has a seed after it, the next one not counted.
+    pub has_successor: bool,
     /// Its session is there.
     pub has_session: bool,
     /// The service made it.
@@ -121,12 +127,17 @@ pub struct BetCounts {
     /// Bets whose steps do not count from 0 without gaps, are not as many as was noted, or belong to no round; and rounds whose pending row
     /// tells of other cards or mines than their steps have shown.
     pub step_gaps: Found,
-    /// Bets whose other rows say something else of them: another kind, expiry or time; or that have a stake that is none.
+    /// Bets whose other rows say something else of them: another kind, expiry or time; or that have an amount or a
+    /// time that is none.
     pub contradicted: Found,
     /// Bets whose time is outside the years 1970 to 9999.
     pub out_of_time: Found,
     /// Bets taken at an earlier time than the bet before them.
     pub earlier_than_before: Found,
+    /// Bets with a step, an end or a settlement at an earlier time than they were taken.
+    pub earlier_than_taken: Found,
+    /// Rounds that ended and do not say how many steps they had.
+    pub steps_untold: Found,
 }
 
 /// Nonces below the counter that have no bet.
@@ -149,8 +160,12 @@ pub struct SessionFacts {
     pub of_service: bool,
     /// It takes bets.
     pub open: bool,
-    /// The recovery epoch it was last moved to is the current one.
-    pub in_epoch: bool,
+    /// The recovery epoch that it was last moved to.
+    pub epoch: i32,
+    /// That is 0, or a recovery opened it.
+    pub epoch_known: bool,
+    /// Its live and its next seed, those of them that it has, were committed in that epoch.
+    pub seeds_in_epoch: bool,
     /// How many live seeds it has.
     pub live: u64,
     /// The number of its newest seed, the next one not counted.
@@ -191,8 +206,9 @@ impl<A: Access> Tx<A> {
         let what = "seed";
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at AS "committed_at: StoredTime",
-                      s.live_at AS "live_at: StoredTime", s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.live_at AS "live_at: StoredTime", s.client_seed_source, s.client_seed_at AS "client_seed_at: StoredTime", s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       (c.commitment IS NOT NULL) AS "in_directory!", (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
+                      (f.session_id IS NOT NULL) AS "has_successor!", (s.epoch = 0 OR e.epoch IS NOT NULL) AS "epoch_known!",
                       (x.session_id IS NOT NULL) AS "has_session!", coalesce(x.origin = 'service', false) AS "of_service!", r.server_seed AS "server_seed?",
                       r.revealed_at AS "revealed_at?: StoredTime", r.reason AS "reason?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s
@@ -202,6 +218,8 @@ impl<A: Access> Tx<A> {
                LEFT JOIN fairledger.commitments c
                       ON c.commitment = s.commitment AND c.session_id = s.session_id AND c.seed_no = s.seed_no
                LEFT JOIN fairledger.seeds q ON q.session_id = s.session_id AND q.seed_no = s.seed_no - 1
+               LEFT JOIN fairledger.seeds f ON f.session_id = s.session_id AND f.seed_no = s.seed_no + 1
+               LEFT JOIN fairledger.recoveries e ON e.epoch = s.epoch
                WHERE (s.session_id, s.seed_no) > ($1, $2) AND (s.session_id, s.seed_no) <= ($3, $4)
                ORDER BY s.session_id, s.seed_no LIMIT $5"#,
             above.session_id,
@@ -223,19 +241,23 @@ impl<A: Access> Tx<A> {
                     }),
                     _ => None,
                 };
+                let client_seed_at = decode::time_opt(what, row.client_seed_at)?;
                 Ok(SeedFacts {
                     key,
                     commitment: decode::commitment(what, &row.commitment)?,
                     status: row.status,
                     epoch: row.epoch,
                     committed_at: row.committed_at.time(what)?,
+                    epoch_known: row.epoch_known,
                     live_at: decode::time_opt(what, row.live_at)?,
+                    client_seed: row.client_seed_source.zip(client_seed_at),
                     next_nonce: row.next_nonce,
                     pending: row.pending,
                     retired_at: decode::time_opt(what, row.retired_at)?,
                     retired_by: row.retired_by,
                     in_directory: row.in_directory,
                     has_predecessor: row.has_predecessor,
+                    has_successor: row.has_successor,
                     has_session: row.has_session,
                     of_service: row.of_service,
                     reveal,
@@ -265,35 +287,40 @@ impl<A: Access> Tx<A> {
                    SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
                           0 AS void, 0 AS pending, 0 AS expired, 0 AS settled, 0 AS step, 0 AS steps_up_to, NULL::int AS steps_told,
                           0 AS cards_untold, 0 AS mines_untold,
-                          taken_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
-                          ((stake >= 0 AND stake < 1e38) IS FALSE)::int AS no_stake
+                          taken_at, NULL::timestamptz AS later_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
+                          ((stake >= 0 AND stake < 1e38 AND scale(stake) <= 18) IS FALSE)::int AS impossible
                    FROM fairledger.bets
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, 0, NULL, NULL, NULL, NULL,
-                                    (round_outcome IS NOT NULL)::int, 0 FROM fairledger.outcomes
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0, 0, NULL, NULL, taken_at, NULL, NULL, 0
-                             FROM fairledger.voids
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, -coalesce(round_outcome = 'lost', true)::int,
+                                    NULL, recorded_at, NULL, NULL, NULL, (round_outcome IS NOT NULL)::int,
+                                    (recorded_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.outcomes
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0, 0, NULL, voided_at, NULL, taken_at, NULL, NULL,
+                                    (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
-                                    0, 0, 0, next_step, -cards_shown, -mine_shown::int, NULL, NULL, taken_at, expires_at,
+                                    0, 0, 0, next_step, -cards_shown, -mine_shown::int, NULL, NULL, NULL, taken_at, expires_at,
                                     (kind = 'round')::int, 0 FROM fairledger.pending
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, settled_at, NULL, NULL, NULL, NULL,
+                                    ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18 AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int
                              FROM fairledger.settlements
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL,
                                     CASE json_typeof(disclosed -> 'cards') WHEN 'array' THEN json_array_length(disclosed -> 'cards') ELSE 0 END,
-                                    coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, NULL, NULL, NULL, NULL, 0
-                             FROM fairledger.steps
+                                    coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, stepped_at, NULL, NULL, NULL, NULL,
+                                    (stepped_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.steps
                ), whole AS (
                    SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(round) AS round, sum(void) AS void,
                           sum(pending) AS pending, sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps,
                           max(steps_up_to) AS steps_up_to, max(steps_told) AS steps_told,
-                          sum(pending) > 0 AND (sum(cards_untold) <> 0 OR sum(mines_untold) <> 0) AS shown_otherwise, min(taken_at) AS taken_at,
+                          (sum(pending) > 0 AND (sum(cards_untold) <> 0 OR sum(mines_untold) <> 0))
+                              OR (sum(result) > 0 AND sum(mines_untold) > 0) AS shown_otherwise, min(taken_at) AS taken_at,
+                          min(later_at) < min(taken_at) AS before_itself,
                           min(told_taken_at) <> min(taken_at) OR max(told_taken_at) <> min(taken_at)
                               OR (sum(pending) > 0 AND min(told_expires_at) IS DISTINCT FROM min(expires_at))
-                              OR max(told_round) <> sum(round) OR sum(no_stake) > 0 AS contradicted
+                              OR max(told_round) <> sum(round) OR sum(impossible) > 0 AS contradicted
                    FROM parts WHERE (session_id, seed_no) > ($1, $2) AND (session_id, seed_no) <= ($3, $4)
                    GROUP BY session_id, seed_no, nonce
                ), ordered AS (
                    SELECT *, taken_at < lag(taken_at) OVER (PARTITION BY session_id, seed_no ORDER BY nonce) AS earlier,
                           steps <> steps_up_to OR steps <> steps_told OR (steps > 0 AND round = 0) OR shown_otherwise AS odd_steps,
+                          round > 0 AND pending = 0 AND result + void > 0 AND steps_told IS NULL AS steps_untold,
                           taken_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00' AS in_time
                    FROM whole
                )
@@ -318,7 +345,9 @@ impl<A: Access> Tx<A> {
                       count(*) FILTER (WHERE bet > 0 AND contradicted) AS "contradicted!",
                       min(nonce) FILTER (WHERE bet > 0 AND contradicted) AS contradicted_first,
                       count(*) FILTER (WHERE NOT in_time) AS "out_of_time!", min(nonce) FILTER (WHERE NOT in_time) AS out_of_time_first,
-                      count(*) FILTER (WHERE earlier) AS "earlier!", min(nonce) FILTER (WHERE earlier) AS earlier_first
+                      count(*) FILTER (WHERE earlier) AS "earlier!", min(nonce) FILTER (WHERE earlier) AS earlier_first,
+                      count(*) FILTER (WHERE before_itself) AS "before_itself!", min(nonce) FILTER (WHERE before_itself) AS before_itself_first,
+                      count(*) FILTER (WHERE steps_untold) AS "steps_untold!", min(nonce) FILTER (WHERE steps_untold) AS steps_untold_first
                FROM ordered GROUP BY session_id, seed_no ORDER BY session_id, seed_no"#,
             above.session_id,
             above.seed_no,
@@ -349,6 +378,8 @@ impl<A: Access> Tx<A> {
                 contradicted: found(row.contradicted, row.contradicted_first)?,
                 out_of_time: found(row.out_of_time, row.out_of_time_first)?,
                 earlier_than_before: found(row.earlier, row.earlier_first)?,
+                earlier_than_taken: found(row.before_itself, row.before_itself_first)?,
+                steps_untold: found(row.steps_untold, row.steps_untold_first)?,
             };
             each(SeedKey { session_id: row.session_id, seed_no: row.seed_no }, counts);
         }
@@ -464,15 +495,18 @@ impl<A: Access> Tx<A> {
                    SELECT session_id, origin, status, epoch FROM fairledger.sessions
                    WHERE session_id >= $1 AND session_id <= $2 ORDER BY session_id LIMIT $3
                ), having_seeds AS (
-                   SELECT s.session_id, count(*) FILTER (WHERE s.status = 'live') AS live, max(s.seed_no) AS seed_no_max
+                   SELECT s.session_id, count(*) FILTER (WHERE s.status = 'live') AS live, max(s.seed_no) AS seed_no_max,
+                          coalesce(bool_and(s.epoch = page.epoch) FILTER (WHERE s.status = 'live'), true) AS in_epoch
                    FROM fairledger.seeds s JOIN page USING (session_id) GROUP BY s.session_id
                )
                SELECT x.session_id, (x.origin = 'service') AS "of_service!", (x.status = 'open') AS "open!",
-                      (x.epoch = (SELECT coalesce(max(epoch), 0) FROM fairledger.recoveries)) AS "in_epoch!",
+                      x.epoch, (x.epoch = 0 OR e.epoch IS NOT NULL) AS "epoch_known!",
+                      (coalesce(h.in_epoch, true) AND coalesce(n.epoch = x.epoch, true)) AS "seeds_in_epoch!",
                       coalesce(h.live, 0) AS "live!", h.seed_no_max AS "seed_no_max?", n.seed_no AS "next_seed_no?",
                       (c.commitment IS NOT NULL) AS "next_in_directory!"
                FROM page x
                LEFT JOIN having_seeds h ON h.session_id = x.session_id
+               LEFT JOIN fairledger.recoveries e ON e.epoch = x.epoch
                LEFT JOIN fairledger.next_seeds n ON n.session_id = x.session_id
                LEFT JOIN fairledger.commitments c
                       ON c.commitment = n.commitment AND c.session_id = n.session_id AND c.seed_no = n.seed_no
@@ -489,7 +523,9 @@ impl<A: Access> Tx<A> {
                     session_id: row.session_id,
                     of_service: row.of_service,
                     open: row.open,
-                    in_epoch: row.in_epoch,
+                    epoch: row.epoch,
+                    epoch_known: row.epoch_known,
+                    seeds_in_epoch: row.seeds_in_epoch,
                     live: decode::unsigned("session", row.live)?,
                     seed_no_max: row.seed_no_max,
                     next_seed_no: row.next_seed_no,

@@ -29,7 +29,8 @@ impl<A: Access> Tx<A> {
     pub async fn steps(&mut self, key: &BetKey) -> Result<Vec<StepRow>, DbError> {
         let what = "step";
         let rows = sqlx::query!(
-            r#"SELECT step_index, step::text AS "step!", disclose::text AS disclose, disclosed::text AS disclosed, stepped_at
+            r#"SELECT step_index, step::text AS "step!", disclose::text AS disclose, disclosed::text AS disclosed,
+                      stepped_at AS "stepped_at: decode::StoredTime"
                FROM fairledger.steps WHERE session_id = $1 AND seed_no = $2 AND nonce = $3 ORDER BY step_index"#,
             key.session_id,
             key.seed_no,
@@ -49,7 +50,7 @@ impl<A: Access> Tx<A> {
                     step: decode::json(what, &row.step)?,
                     disclose: decode::json_opt(what, row.disclose.as_deref())?,
                     disclosed: decode::json_opt(what, row.disclosed.as_deref())?,
-                    stepped_at: row.stepped_at,
+                    stepped_at: row.stepped_at.time(what)?,
                 })
             })
             .collect()

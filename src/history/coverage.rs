@@ -169,6 +169,8 @@ pub struct Totals {
     pub pending: u64,
     /// Checks that failed.
     pub wrong: u64,
+    /// Checks that found something that accuses nobody by itself.
+    pub noted: u64,
 }
 
 /// What happens while everything is looked at.
@@ -178,6 +180,8 @@ pub enum Seen {
     Seeds(u64),
     /// Something is not as it must be.
     Wrong(Finding),
+    /// Something is to be known, and accuses nobody by itself.
+    Noted(Finding),
 }
 
 impl History {
@@ -222,6 +226,7 @@ impl History {
         let mut totals = Totals::default();
         let mut tell = |totals: &mut Totals, seen: Seen| {
             totals.wrong += u64::from(matches!(seen, Seen::Wrong(_)));
+            totals.noted += u64::from(matches!(seen, Seen::Noted(_)));
             each(seen);
         };
         let (mut above, end) = (SeedKey::before(Uuid::nil()), SeedKey::after(Uuid::max()));
@@ -236,9 +241,13 @@ impl History {
                 totals.recorded += seed.recorded;
                 totals.void += seed.void;
                 totals.pending += seed.pending;
-                for check in seed.checks.iter().filter(|check| check.state == State::Mismatch) {
-                    let seed = (Some(seed_key.seed_no), Some(seed.commitment));
-                    tell(&mut totals, Seen::Wrong(finding(seed_key.session_id, seed, check)));
+                for check in &seed.checks {
+                    let found = || finding(seed_key.session_id, (Some(seed_key.seed_no), Some(seed.commitment)), check);
+                    match check.state {
+                        State::Mismatch => tell(&mut totals, Seen::Wrong(found())),
+                        State::Noted => tell(&mut totals, Seen::Noted(found())),
+                        State::Matches | State::NotProvable => {}
+                    }
                 }
             }
             for (key, check) in page.without_seed {
@@ -490,6 +499,8 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
         Some("The seed before this one is not there: a seed is never deleted.".to_owned())
     } else if !seed.has_session {
         Some("The seed's session is not there: a session is never deleted.".to_owned())
+    } else if !seed.epoch_known {
+        Some(format!("The seed was committed in epoch {}, which no recovery opened.", seed.epoch))
     } else {
         None
     };
@@ -504,17 +515,15 @@ fn life_checks(seed: &SeedFacts, counts: &BetCounts) -> Vec<Check> {
         }
         fault => Check::unless("Reveal", fault, "Revealed if it ended with bets, and not before it ended."),
     });
-    let ending = (seed.status != "live" && (seed.retired_at.is_none() || seed.retired_by.is_none()))
-        .then(|| "The seed ended and nothing says when and by what.".to_owned())
-        .or_else(|| {
-            (seed.status == "live" && seed.retired_at.is_some())
-                .then(|| "The seed is live and has a time at which it ended.".to_owned())
-        });
-    checks.push(Check::unless("Ending", ending, "What ended it, and when, is there if it ended."));
+    checks.push(Check::unless(
+        "Ending",
+        ending_fault(seed),
+        "What ended it, and when, is there if it ended, and so is what follows from it.",
+    ));
     checks.push(Check::unless(
         "Times",
         time_fault(seed, counts),
-        "Committed before it went live, and live before its first bet.",
+        "Committed, then live, then bet on, then ended, then revealed; and its client seed set at the time that its source says.",
     ));
     checks.push(order_check(seed, counts));
     checks
@@ -546,6 +555,104 @@ fn reveal_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
     }
 }
 
+/// What contradicts how seeds follow one another. One of the service ends only in a transaction that brings the next one into use, or
+/// discards it because the session is closed (I5).
+fn ending_fault(seed: &SeedFacts) -> Option<String> {
+    if seed.status == "live" {
+        return if seed.retired_at.is_some() {
+            Some("The seed is live and has a time at which it ended.".to_owned())
+        } else {
+            (seed.of_service && seed.has_successor)
+                .then(|| "The seed is live, and one after it has been in use or discarded.".to_owned())
+        };
+    }
+    let (Some(_), Some(by)) = (seed.retired_at, seed.retired_by.as_deref()) else {
+        return Some("The seed ended and nothing says when and by what.".to_owned());
+    };
+    let (whose, means): (_, &[_]) = match (seed.has_session, seed.of_service) {
+        (false, _) => return None,
+        (true, true) => ("the service", &["rotation", "client_seed", "closing", "idle", "recovery"]),
+        (true, false) => ("an application", &["replaced", "closing", "expiry", "recovery"]),
+    };
+    if !means.contains(&by) {
+        return Some(format!("The seed was ended by {by}, which ends no seed of {whose}."));
+    }
+    let last_of_session = seed.live_at.is_none() && ["closing", "idle"].contains(&by);
+    match (seed.of_service, last_of_session, seed.has_successor) {
+        (true, true, true) => {
+            Some(format!("The seed was discarded by {by} of its session, and one after it is there."))
+        }
+        (true, false, false) => {
+            Some(format!("The seed was ended by {by}, and the one that came after it is not there."))
+        }
+        _ => None,
+    }
+}
+
+/// When, and in which seed of a session, a client seed was set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientSeedTimes {
+    pub seed_no: u32,
+    pub epoch: u32,
+    pub committed_at: DateTime<Utc>,
+    pub live_at: DateTime<Utc>,
+    pub set_at: DateTime<Utc>,
+}
+
+/// Whose a client seed is, going by source and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientSeedOf {
+    /// The player's, who chose it after the commitment.
+    Player,
+    /// The seed's before.
+    Kept,
+    /// Not the player's.
+    Operator,
+}
+
+impl ClientSeedTimes {
+    /// Whose it is; none when the source does not fit.
+    pub(super) fn of(&self, source: &str) -> Option<ClientSeedOf> {
+        let set_as_it_went_live = self.set_at == self.live_at;
+        match (source, self.seed_no) {
+            ("player", 1..) if set_as_it_went_live && self.committed_at <= self.set_at => Some(ClientSeedOf::Player),
+            ("kept", 1..) if !set_as_it_went_live => Some(ClientSeedOf::Kept),
+            // The text of a new session, and of one that goes on after a recovery.
+            ("generated", number) if set_as_it_went_live && (number == 0 || self.epoch > 0) => {
+                Some(ClientSeedOf::Operator)
+            }
+            ("application", _) if set_as_it_went_live => Some(ClientSeedOf::Operator),
+            _ => None,
+        }
+    }
+}
+
+fn client_seed_fault(seed: &SeedFacts, live_at: DateTime<Utc>) -> Option<String> {
+    let Some((source, set_at)) = &seed.client_seed else {
+        return Some("The seed was live and has no client seed.".to_owned());
+    };
+    let times = ClientSeedTimes {
+        seed_no: seed.key.seed_no.unsigned_abs(),
+        epoch: seed.epoch.unsigned_abs(),
+        committed_at: seed.committed_at,
+        live_at,
+        set_at: *set_at,
+    };
+    if times.of(source).is_none() {
+        return Some(format!("The client seed's source, {source}, does not fit its time, or the seed's number."));
+    }
+    if seed.has_session && (source == "application") == seed.of_service {
+        return Some(format!("The client seed's source, {source}, does not fit the session's."));
+    }
+    // Of the seed before there is nothing that it could have been committed during.
+    let fresh = ["generated", "application"].contains(&source.as_str());
+    (fresh && live_at != seed.committed_at).then(|| {
+        let (live, committed) = (Timestamp(live_at), Timestamp(seed.committed_at));
+        format!("Live at {live}, committed at {committed}: the first seed of a session or after a recovery, or an application's, is \
+                 committed as it goes live.")
+    })
+}
+
 /// What contradicts the times that hold whatever a clock does: they are written so in the statements that store them.
 fn time_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
     if let Some(text) = some(counts.out_of_time, "bet", "a time outside the years 1970 to 9999") {
@@ -556,6 +663,14 @@ fn time_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
     };
     if live_at < seed.committed_at {
         return Some(format!("Live at {}, committed at {}.", Timestamp(live_at), Timestamp(seed.committed_at)));
+    }
+    if let Some(text) = client_seed_fault(seed, live_at) {
+        return Some(text);
+    }
+    if let Some(retired_at) = seed.retired_at
+        && let Some(text) = end_fault(seed, counts, live_at, retired_at)
+    {
+        return Some(text);
     }
     let (first_bet_at, _) = counts.taken_at?;
     if first_bet_at <= seed.committed_at {
@@ -571,9 +686,34 @@ fn time_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
     })
 }
 
+/// An end is later than the last bets, and a reveal no earlier than the end. Of bets whose own times go back, others could be the latest.
+fn end_fault(
+    seed: &SeedFacts,
+    counts: &BetCounts,
+    live_at: DateTime<Utc>,
+    retired_at: DateTime<Utc>,
+) -> Option<String> {
+    let ended = Timestamp(retired_at);
+    if retired_at < live_at {
+        return Some(format!("Ended at {ended}, live at {}.", Timestamp(live_at)));
+    }
+    if let Some(reveal) = &seed.reveal
+        && reveal.revealed_at < retired_at
+    {
+        return Some(format!("Revealed at {}, ended at {ended}.", Timestamp(reveal.revealed_at)));
+    }
+    let (_, last) = counts.taken_at.filter(|_| counts.earlier_than_before.count == 0)?;
+    (retired_at <= last).then(|| format!("Ended at {ended}, and the last bet was taken at {}.", Timestamp(last)))
+}
+
 fn order_check(seed: &SeedFacts, counts: &BetCounts) -> Check {
     let mut steps_back = Vec::new();
     if let Some(text) = some(counts.earlier_than_before, "bet", "an earlier time than the bet before it") {
+        steps_back.push(text);
+    }
+    if let Some(text) =
+        some(counts.earlier_than_taken, "bet", "a step, an end or a settlement at an earlier time than the bet")
+    {
         steps_back.push(text);
     }
     let ended = [seed.retired_at, seed.reveal.as_ref().map(|reveal| reveal.revealed_at)];
@@ -638,14 +778,15 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
     let contradicted = some(
         counts.contradicted,
         "bet",
-        "rows that say different things of its kind, its time or its expiry, or a stake that is none",
+        "rows that say different things of its kind, its time or its expiry, or an amount or a time that is none",
     );
     let unsettled = some(counts.settled_without_result, "bet", "a settlement and no result");
     let steps = some(
         counts.step_gaps,
         "bet",
-        "steps that are not those of a round, all of them, from 0 without gaps, showing what it says was shown",
+        "steps that are not those of a round, all of them, from 0 without gaps, showing what it says was shown and how it ended",
     );
+    let name = "Steps";
     let counter = if seed.next_nonce < 0 {
         Some(format!("The counter is {}.", seed.next_nonce))
     } else {
@@ -663,19 +804,38 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
             "Results, voids, steps, settlements and pending rows belong to bets, and say the same of them.",
         ),
         Check::unless("Settlements", sentence(unsettled), "Only bets with a result are settled."),
-        Check::unless(
-            "Steps",
-            sentence(steps),
-            "The steps of every round count from 0 without gaps, as many as it had, and open rounds have shown what they tell.",
-        ),
+        match (sentence(steps), some(counts.steps_untold, "round", "no number of steps")) {
+            (None, Some(untold)) => Check::new(
+                name,
+                State::Noted,
+                format!(
+                    "{untold}: ended before schema version 7, or the number was taken out. Steps that are gone from the end of such a round \
+                     are not missed."
+                ),
+            ),
+            (steps, _) => Check::unless(
+                name,
+                steps,
+                "The steps of every round count from 0 without gaps, as many as it had, and show what it says was shown.",
+            ),
+        },
     ]
 }
 
 /// Whether a session has the seeds that its state demands (I5, I7).
 fn session_checks(session: &SessionFacts) -> Vec<Check> {
-    let SessionFacts { of_service, open, in_epoch, live, seed_no_max, next_seed_no, next_in_directory, .. } = *session;
-    // A session that nobody used since a recovery has seeds of the epoch before; an application may leave its session without a seed.
-    let due = open && of_service && in_epoch;
+    let SessionFacts { of_service, open, epoch, live, seed_no_max, next_seed_no, next_in_directory, .. } = *session;
+    // A session that nobody used since a recovery has seeds of its own epoch; an application may leave its session without a seed.
+    let due = open && of_service;
+    let session_fault = if !session.epoch_known {
+        Some(format!("The session is in epoch {epoch}, which no recovery opened."))
+    } else if of_service && !session.seeds_in_epoch {
+        Some(format!("The session is in epoch {epoch}, and its live or its next seed is of another one."))
+    } else if seed_no_max.is_none() {
+        Some("The session has had no seed.".to_owned())
+    } else {
+        None
+    };
     let live_fault = if live > 1 {
         Some(format!("The session has {live} live seeds."))
     } else if live == 1 && !open {
@@ -697,6 +857,11 @@ fn session_checks(session: &SessionFacts) -> Vec<Check> {
         _ => None,
     };
     vec![
+        Check::unless(
+            "Session",
+            session_fault,
+            "It has had a seed, and is in an epoch that is one, with the seeds that it uses.",
+        ),
         Check::unless("Live seed", live_fault, "One seed is live while the session takes bets."),
         Check::unless("Next seed", next_fault, "The seed that comes next is committed while the session takes bets."),
     ]

@@ -14,7 +14,7 @@ use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
 use crate::history::check::{Check, State};
-use crate::history::coverage::RANGES_MAX;
+use crate::history::coverage::{ClientSeedOf, ClientSeedTimes, RANGES_MAX};
 use crate::history::rounds::{self, Doubt, End, Shown};
 use crate::seeds::Disclose;
 use crate::seeds::model::BetStatus;
@@ -485,32 +485,27 @@ impl<'b> Facts<'b> {
     fn client_seed(&self) -> Check {
         let name = "Client seed";
         let seed = &self.bundle.seed;
-        let set_as_it_went_live = seed.client_seed_at == seed.live_at;
-        let operators = match seed.client_seed_source.as_str() {
-            // The text of a new session, and of one that goes on after a recovery.
-            "generated" => seed.seed_no == 0 || seed.epoch > 0,
-            source => source == "application",
+        let times = ClientSeedTimes {
+            seed_no: seed.seed_no,
+            epoch: seed.epoch,
+            committed_at: seed.committed_at.0,
+            live_at: seed.live_at.0,
+            set_at: seed.client_seed_at.0,
         };
-        match (seed.client_seed_source.as_str(), seed.seed_no) {
-            ("player", number) if number > 0 => Check::unless(
-                name,
-                (!set_as_it_went_live || seed.committed_at > seed.client_seed_at)
-                    .then(|| "The player's text was not set after the seed was committed.".to_owned()),
-                "The player chose it after the server seed was committed, by the operator's clock.",
-            ),
-            ("kept", number) if number > 0 && !set_as_it_went_live => {
-                let detail = "It was kept from the seed before: the operator could know it as it made the server seed.";
-                Check::new(name, State::Noted, detail)
+        let (state, detail) = match times.of(&seed.client_seed_source) {
+            Some(ClientSeedOf::Player) => {
+                (State::Matches, "The player chose it after the server seed was committed, by the operator's clock.")
             }
-            _ if operators && set_as_it_went_live => {
-                Check::new(name, State::Noted, "It is not the player's: whoever made the server seed could know it.")
-            }
-            _ => Check::new(
-                name,
-                State::Mismatch,
-                "Its source does not fit its time, or the seed's number in the session.",
+            Some(ClientSeedOf::Kept) => (
+                State::Noted,
+                "It was kept from the seed before: the operator could know it as it made the server seed.",
             ),
-        }
+            Some(ClientSeedOf::Operator) => {
+                (State::Noted, "It is not the player's: whoever made the server seed could know it.")
+            }
+            None => (State::Mismatch, "Its source does not fit its time, or the seed's number in the session."),
+        };
+        Check::new(name, state, detail)
     }
 
     fn coverage(&self) -> Check {
@@ -561,7 +556,7 @@ impl<'b> Facts<'b> {
                 let state = match name {
                     "Commitment" if !self.is_revealed() => State::NotProvable,
                     "Reveal" if self.is_reveal_due() => State::NotProvable,
-                    "Order" if check.state == State::Noted => State::Noted,
+                    "Order" | "Steps" if check.state == State::Noted => State::Noted,
                     _ => State::Matches,
                 };
                 check.name == name && (check.state == state || check.state == State::Mismatch)

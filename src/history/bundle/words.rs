@@ -91,9 +91,12 @@ impl Facts<'_> {
         words.push(("round.nextIndex", "Nothing signed counts the steps: the last ones may have been left out."));
         if !round.steps.is_empty() {
             words.extend([("round.steps[].step", "The engine's own description."), ("round.steps[].at", CLOCK)]);
-            if self.result().is_none() {
-                words.push(("round.steps[].disclosed", "The result is not known yet."));
-            }
+            let asked = "Steps are not signed: that just this was asked for, or nothing, is the operator's word.";
+            let shown =
+                "Steps are not signed. It fits what was asked for and the result, but other steps could fit too.";
+            let known = self.result().is_some();
+            words.push(("round.steps[].disclose", asked));
+            words.push(("round.steps[].disclosed", if known { shown } else { "The result is not known yet." }));
         }
         words
     }

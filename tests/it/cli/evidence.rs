@@ -31,9 +31,16 @@ async fn coverage_of_all_lists_only_what_is_wrong() {
     let db = TestDb::new().await;
     let [session, _] = played(&db, "anna").await;
     let sound = done(on(&db, &["coverage"])).await.succeeded().out;
-    let expected =
-        "1 sessions, 2 seeds, 3 commitments; 4 nonces handed out: 3 recorded, 1 void, 0 pending; 0 checks failed, in ";
+    let expected = "1 sessions, 2 seeds, 3 commitments; 4 nonces handed out: 3 recorded, 1 void, 0 pending; 0 checks failed, 0 noted, in ";
     assert!(sound.starts_with(expected), "{sound}");
+    db.owner().await.execute("UPDATE fairledger.voids SET voided_at = '2001-01-01'").await.unwrap();
+    let noted = done(on(&db, &["coverage"])).await.succeeded().out;
+    assert!(noted.contains("; 0 checks failed, 1 noted, in ") && noted.lines().count() == 1, "{noted}");
+    let noted = done(on(&db, &["coverage", "--notes"])).await.succeeded().out;
+    assert!(noted.starts_with("noted, session ") && noted.contains(": Order: 1 bet has a step, an end"), "{noted}");
+    let noted = done(on(&db, &["coverage", "--notes", "--json"])).await.succeeded().out;
+    let noted: Value = serde_json::from_str(&noted).unwrap();
+    assert_eq!((&noted["noted"], &noted["notes"][0]["check"]), (&json!(1), &json!("Order")), "{noted}");
     db.owner().await.execute("DELETE FROM fairledger.bets WHERE nonce = 1").await.unwrap();
     let wrong = done(on(&db, &["coverage"])).await;
     assert_eq!(wrong.code, Some(1), "{wrong:#?}");

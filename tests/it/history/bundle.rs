@@ -158,6 +158,28 @@ async fn a_stored_round_without_its_last_step_is_seen() {
     assert!(coverage.state == State::Mismatch && coverage.detail.contains("Steps: 1 bet has steps"), "{coverage:?}");
 }
 
+/// Nothing signs the steps, so other ones that fit each other and the result cannot be told from those that were: the report says so.
+#[tokio::test]
+async fn rewritten_steps_are_named_as_the_operators_word() {
+    let past = signing().await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    let mines = lost_round(&mut player).await;
+    player.rotate().await;
+    let mut rewritten = bundle(&past, &commitment, mines).await;
+    let positions: Vec<u64> = serde_json::from_value(rewritten["record"]["result"].clone()).unwrap();
+    let safe = (0..25).find(|tile| !positions.contains(tile)).unwrap();
+    let steps = rewritten["round"]["steps"].as_array_mut().unwrap();
+    let index = steps.len() - 1;
+    steps[index]["disclose"] = json!({ "tiles": [safe] });
+    steps[index]["disclosed"] = json!({ "tiles": [{ "tile": safe, "mine": false }] });
+    rewritten["meta"]["roundOutcome"] = json!("cashout");
+    let report = check(&rewritten);
+    for field in ["round.steps[].disclose", "round.steps[].disclosed", "meta.roundOutcome"] {
+        assert!(report.not_provable.iter().any(|word| word.field == field), "{field}: {report:#?}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_step_disclosed_has_no_unknown_members() {
     let past = signing().await;

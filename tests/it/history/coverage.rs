@@ -182,6 +182,45 @@ const PLANTED: &[(&[&str], &[&str])] = &[
     (&["DELETE FROM fairledger.commitments WHERE session_id = '{}' AND seed_no = 0"], &["Directory"]),
     (&["DELETE FROM fairledger.commitments WHERE session_id = '{}' AND seed_no = 2"], &["Next seed"]),
     (&["UPDATE fairledger.sessions SET status = 'closed', closed_at = now() WHERE session_id = '{}'"], &["Live seed", "Next seed"]),
+    // How seeds and their session fit one another.
+    (&["UPDATE fairledger.sessions SET epoch = 7 WHERE session_id = '{}'"], &["Session"]),
+    (&["UPDATE fairledger.seeds SET epoch = 7 WHERE session_id = '{}' AND seed_no = 0"], &["Directory"]),
+    (&["UPDATE fairledger.next_seeds SET epoch = 7 WHERE session_id = '{}'"], &["Session"]),
+    (&["UPDATE fairledger.sessions SET origin = 'application' WHERE session_id = '{}'"], &["Ending", "Times", "Times"]),
+    (
+        &["UPDATE fairledger.seeds SET retired_by = 'replaced' WHERE session_id = '{}' AND seed_no = 0",
+          "UPDATE fairledger.reveals SET reason = 'replaced' WHERE session_id = '{}'"],
+        &["Ending"],
+    ),
+    (&["UPDATE fairledger.seeds SET client_seed_source = 'application' WHERE session_id = '{}' AND seed_no = 0"], &["Times"]),
+    (&["UPDATE fairledger.seeds SET client_seed_source = 'player' WHERE session_id = '{}' AND seed_no = 0"], &["Times"]),
+    (&["UPDATE fairledger.seeds SET client_seed_at = live_at - interval '1 hour' WHERE session_id = '{}' AND seed_no = 1"], &["Times"]),
+    (&["UPDATE fairledger.seeds SET committed_at = committed_at - interval '1 hour' WHERE session_id = '{}' AND seed_no = 0"], &["Times"]),
+    (&["UPDATE fairledger.seeds SET retired_at = live_at WHERE session_id = '{}' AND seed_no = 0"], &["Times"]),
+    (&["UPDATE fairledger.reveals SET revealed_at = revealed_at - interval '1 hour' WHERE session_id = '{}'"], &["Times"]),
+    // Of a session that was closed, the live seed with its bets and the one that was discarded, taken out of everything.
+    (
+        &["CLOSE", "DELETE FROM fairledger.bets WHERE session_id = '{}' AND seed_no = 1",
+          "DELETE FROM fairledger.reveals WHERE session_id = '{}' AND seed_no = 1",
+          "DELETE FROM fairledger.commitments WHERE session_id = '{}' AND seed_no > 0",
+          "DELETE FROM fairledger.seeds WHERE session_id = '{}' AND seed_no > 0"],
+        &["Ending"],
+    ),
+    (
+        &["CLOSE", "DELETE FROM fairledger.commitments WHERE session_id = '{}' AND seed_no = 2",
+          "DELETE FROM fairledger.seeds WHERE session_id = '{}' AND seed_no = 2"],
+        &["Ending"],
+    ),
+    // Of one that is open: nothing was ever bet.
+    (
+        &["ALTER TABLE fairledger.steps DROP CONSTRAINT IF EXISTS steps_bet_fkey",
+          "DELETE FROM fairledger.steps WHERE session_id = '{}'", "DELETE FROM fairledger.outcomes WHERE session_id = '{}'",
+          "DELETE FROM fairledger.voids WHERE session_id = '{}'", "DELETE FROM fairledger.settlements WHERE session_id = '{}'",
+          "DELETE FROM fairledger.bets WHERE session_id = '{}'", "DELETE FROM fairledger.reveals WHERE session_id = '{}'",
+          "DELETE FROM fairledger.next_seeds WHERE session_id = '{}'", "DELETE FROM fairledger.commitments WHERE session_id = '{}'",
+          "DELETE FROM fairledger.seeds WHERE session_id = '{}'"],
+        &["Session", "Live seed", "Next seed"],
+    ),
     // Whole lives, and what is left of them.
     (
         &["ALTER TABLE fairledger.seeds DROP CONSTRAINT IF EXISTS seeds_session_fkey",
@@ -239,6 +278,32 @@ const PLANTED: &[(&[&str], &[&str])] = &[
     ),
     // What no constraint keeps out any more.
     (
+        &["ALTER TABLE fairledger.settlements DROP CONSTRAINT IF EXISTS settlements_payout_range",
+          "UPDATE fairledger.settlements SET payout = 'NaN' WHERE session_id = '{}'"],
+        &["Rows"],
+    ),
+    (&["UPDATE fairledger.settlements SET payout = 0.0000000000000000000000001 WHERE session_id = '{}'"], &["Rows"]),
+    (
+        &["ALTER TABLE fairledger.settlements DROP CONSTRAINT IF EXISTS settlements_times_range",
+          "UPDATE fairledger.settlements SET settled_at = 'infinity' WHERE session_id = '{}'"],
+        &["Rows"],
+    ),
+    (
+        &["ALTER TABLE fairledger.outcomes DROP CONSTRAINT IF EXISTS outcomes_times_range",
+          "UPDATE fairledger.outcomes SET recorded_at = '-infinity' WHERE session_id = '{}' AND nonce = 5"],
+        &["Rows"],
+    ),
+    (
+        &["ALTER TABLE fairledger.voids DROP CONSTRAINT IF EXISTS voids_times_range",
+          "UPDATE fairledger.voids SET voided_at = '20000-01-01' WHERE session_id = '{}'"],
+        &["Rows"],
+    ),
+    (
+        &["ALTER TABLE fairledger.steps DROP CONSTRAINT IF EXISTS steps_times_range",
+          "UPDATE fairledger.steps SET stepped_at = 'infinity' WHERE session_id = '{}' AND step_index = 0"],
+        &["Rows"],
+    ),
+    (
         &["ALTER TABLE fairledger.bets DROP CONSTRAINT IF EXISTS bets_nonce_range",
           "UPDATE fairledger.bets SET nonce = -1 WHERE session_id = '{}' AND seed_no = 1 AND nonce = 1"],
         &["Missing", "Counter"],
@@ -285,6 +350,11 @@ async fn whatever_is_planted_is_found_by_its_name_and_nothing_else_is() {
     let mut expected = BTreeMap::<Uuid, Vec<&str>>::new();
     for ((statements, checks), id) in PLANTED.iter().zip(&ids) {
         for statement in *statements {
+            if *statement == "CLOSE" {
+                let live = past.seeds.view(*id).await.unwrap().commitment;
+                past.seeds.close(*id, &live).await.unwrap();
+                continue;
+            }
             past.as_owner(&statement.replace("{}", &id.to_string())).await;
         }
         expected.insert(*id, checks.to_vec());
@@ -295,8 +365,8 @@ async fn whatever_is_planted_is_found_by_its_name_and_nothing_else_is() {
         found.entry(finding.session_id).or_default().push(&finding.check);
     }
     assert_eq!(found, expected, "{findings:#?}");
-    // One session was planted to be gone, and one seed to be unreadable.
-    assert_eq!((totals.sessions, totals.seeds), (PLANTED.len() as u64, 2 * (PLANTED.len() as u64 + 1) - 1));
+    // One session was planted to be gone, and of two seeds each one to be unreadable, one to be gone, and both of a session.
+    assert_eq!((totals.sessions, totals.seeds), (PLANTED.len() as u64, 2 * (PLANTED.len() as u64 + 1) - 4));
     for id in ids {
         if !past.has("SELECT FROM fairledger.sessions WHERE session_id = $1", id).await {
             continue;
@@ -313,7 +383,7 @@ async fn whatever_is_planted_is_found_by_its_name_and_nothing_else_is() {
 /// An open round goes on by what its row says was shown: with fewer cards the next ones would be shown twice, and without its mine it could
 /// still be cashed out.
 #[tokio::test]
-async fn an_open_round_has_shown_what_its_steps_tell() {
+async fn a_round_has_shown_what_its_steps_tell_and_ended_by_it() {
     let past = Past::new().await;
     let mut player = past.session().await;
     let mines = player.round("mines", json!({ "mines": 24 })).await;
@@ -339,6 +409,14 @@ async fn an_open_round_has_shown_what_its_steps_tell() {
         "UPDATE fairledger.steps SET disclosed = '{{\"cards\":[]}}' WHERE nonce = {cards} AND step_index = 2"
     ))
     .await;
+    assert_eq!(failed(&coverage(&past, player.id).await), ["Steps"]);
+    past.as_owner(&format!(
+        "UPDATE fairledger.steps SET disclosed = '{{\"cards\":[\"A♠\"]}}' WHERE nonce = {cards} AND step_index = 2"
+    ))
+    .await;
+    player.close_round(mines, CloseOutcome::Lost).await;
+    assert_eq!(failed(&coverage(&past, player.id).await), [""; 0]);
+    past.as_owner(&format!("UPDATE fairledger.outcomes SET round_outcome = 'cashout' WHERE nonce = {mines}")).await;
     assert_eq!(failed(&coverage(&past, player.id).await), ["Steps"]);
 }
 
@@ -375,11 +453,33 @@ async fn a_clock_that_was_set_back_is_noted_and_accuses_nobody() {
     player.every_kind().await;
     past.as_owner("UPDATE fairledger.bets SET taken_at = taken_at + interval '1 hour' WHERE seed_no = 0 AND nonce = 1")
         .await;
-    assert_eq!(everything(&past).await.1, []);
+    past.as_owner("UPDATE fairledger.settlements SET settled_at = settled_at - interval '25 years'").await;
+    let (totals, findings) = everything(&past).await;
+    assert_eq!((findings, totals.noted), (vec![], 1));
     let covered = coverage(&past, player.id).await;
     let order = covered.seeds[0].checks.iter().find(|check| check.name == "Order").unwrap();
     assert_eq!(order.state, State::Noted);
-    assert!(order.detail.starts_with("1 bet has an earlier time than the bet before it (nonce 2)"), "{}", order.detail);
+    for words in [
+        "1 bet has an earlier time than the bet before it (nonce 2)",
+        "1 bet has a step, an end or a settlement at an earlier",
+    ] {
+        assert!(order.detail.contains(words), "{}", order.detail);
+    }
+}
+
+/// Whoever cuts steps from the end of a round can take out their number with them, and that is to be seen.
+#[tokio::test]
+async fn a_round_that_does_not_say_how_many_steps_it_had_is_noted() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    player.every_kind().await;
+    past.as_owner("UPDATE fairledger.outcomes SET steps = NULL WHERE nonce = 5").await;
+    let (totals, findings) = everything(&past).await;
+    assert_eq!((findings, totals.noted), (vec![], 1));
+    let covered = coverage(&past, player.id).await;
+    let steps = covered.seeds[0].checks.iter().find(|check| check.name == "Steps").unwrap();
+    assert_eq!(steps.state, State::Noted);
+    assert!(steps.detail.starts_with("1 round has no number of steps (nonce 5)"), "{}", steps.detail);
 }
 
 #[tokio::test]
