@@ -1,10 +1,16 @@
 //! Steps of rounds. Only ever inserted, each before what it discloses is shown (I8, I11).
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::bets::BetKey;
-use super::{Access, DbError, Tx, decode};
+use super::decode::StoredTime;
+use super::{Access, DbError, Tx, corrupt, decode};
+
+const WHAT: &str = "step";
 
 /// A stored step.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,16 +27,84 @@ pub struct StepRow {
     pub stepped_at: DateTime<Utc>,
 }
 
+/// A step with its round, as PostgreSQL gives it.
+struct Raw {
+    session_id: Uuid,
+    seed_no: i32,
+    nonce: i64,
+    step_index: i32,
+    step: String,
+    disclose: Option<String>,
+    disclosed: Option<String>,
+    stepped_at: StoredTime,
+}
+
+impl Raw {
+    fn decode(self, expected: u32) -> Result<StepRow, DbError> {
+        let index = decode::unsigned32(WHAT, self.step_index)?;
+        if index != expected {
+            return Err(corrupt(WHAT, format!("index {index} where {expected} must be")));
+        }
+        Ok(StepRow {
+            index,
+            step: decode::json(WHAT, &self.step)?,
+            disclose: decode::json_opt(WHAT, self.disclose.as_deref())?,
+            disclosed: decode::json_opt(WHAT, self.disclosed.as_deref())?,
+            stepped_at: self.stepped_at.time(WHAT)?,
+        })
+    }
+}
+
 impl<A: Access> Tx<A> {
+    /// Reads the steps of rounds, each round's in order. A round whose steps cannot be read is given as its error, and one without steps not at
+    /// all.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn steps_at(
+        &mut self,
+        keys: &[BetKey],
+    ) -> Result<HashMap<BetKey, Result<Vec<StepRow>, DbError>>, DbError> {
+        let sessions: Vec<Uuid> = keys.iter().map(|key| key.session_id).collect();
+        let seeds: Vec<i32> = keys.iter().map(|key| key.seed_no).collect();
+        let nonces: Vec<i64> = keys.iter().map(BetKey::nonce_i64).collect();
+        let rows = sqlx::query_as!(
+            Raw,
+            r#"SELECT s.session_id, s.seed_no, s.nonce, s.step_index, s.step::text AS "step!", s.disclose::text AS disclose,
+                      s.disclosed::text AS disclosed, s.stepped_at AS "stepped_at: StoredTime"
+               FROM unnest($1::uuid[], $2::integer[], $3::bigint[]) AS k (session_id, seed_no, nonce)
+               JOIN fairledger.steps s USING (session_id, seed_no, nonce)
+               ORDER BY s.session_id, s.seed_no, s.nonce, s.step_index"#,
+            &sessions,
+            &seeds,
+            &nonces,
+        )
+        .fetch_all(&mut *self.inner)
+        .await?;
+        let mut found = HashMap::<BetKey, Result<Vec<StepRow>, DbError>>::new();
+        for row in rows {
+            let nonce = decode::unsigned(WHAT, row.nonce)?;
+            let key = BetKey { session_id: row.session_id, seed_no: row.seed_no, nonce };
+            let round = found.entry(key).or_insert_with(|| Ok(Vec::new()));
+            if let Ok(steps) = round {
+                match row.decode(u32::try_from(steps.len()).unwrap_or(u32::MAX)) {
+                    Ok(step) => steps.push(step),
+                    Err(error) => *round = Err(error),
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Reads a round's steps in order. Their number is capped when they are made.
     ///
     /// # Errors
     /// Those of the database; corruption when one is missing.
     pub async fn steps(&mut self, key: &BetKey) -> Result<Vec<StepRow>, DbError> {
-        let what = "step";
-        let rows = sqlx::query!(
-            r#"SELECT step_index, step::text AS "step!", disclose::text AS disclose, disclosed::text AS disclosed,
-                      stepped_at AS "stepped_at: decode::StoredTime"
+        let rows = sqlx::query_as!(
+            Raw,
+            r#"SELECT session_id, seed_no, nonce, step_index, step::text AS "step!", disclose::text AS disclose,
+                      disclosed::text AS disclosed, stepped_at AS "stepped_at: StoredTime"
                FROM fairledger.steps WHERE session_id = $1 AND seed_no = $2 AND nonce = $3 ORDER BY step_index"#,
             key.session_id,
             key.seed_no,
@@ -38,22 +112,7 @@ impl<A: Access> Tx<A> {
         )
         .fetch_all(&mut *self.inner)
         .await?;
-        rows.into_iter()
-            .zip(0..)
-            .map(|(row, expected)| {
-                let index = decode::unsigned32(what, row.step_index)?;
-                if index != expected {
-                    return Err(super::corrupt(what, format!("index {index} where {expected} must be")));
-                }
-                Ok(StepRow {
-                    index,
-                    step: decode::json(what, &row.step)?,
-                    disclose: decode::json_opt(what, row.disclose.as_deref())?,
-                    disclosed: decode::json_opt(what, row.disclosed.as_deref())?,
-                    stepped_at: row.stepped_at.time(what)?,
-                })
-            })
-            .collect()
+        rows.into_iter().zip(0..).map(|(row, expected)| row.decode(expected)).collect()
     }
 }
 

@@ -5,6 +5,7 @@
 //! is to be asked about; an engine may have closed it so for a reason of its own (I8, I11).
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::gfs::games::Game;
 use crate::seeds::Disclose;
@@ -120,10 +121,29 @@ pub fn doubt(game: &str, end: End<'_>, steps: &[StepView]) -> Option<Doubt> {
     }
 }
 
+/// What is wrong where [`is_of_result`] says no.
+pub const NOT_OF_RESULT: &str = "What was disclosed is not part of the result.";
+
+/// Whether all that steps showed is of the result: tiles are mines where it has them, and cards follow one another as it deals them.
+pub fn is_of_result<'s>(shown: impl IntoIterator<Item = &'s Value>, result: &[Value]) -> bool {
+    let mut cards = result.iter();
+    shown.into_iter().all(|shown| {
+        if let Some(tiles) = shown.get("tiles").and_then(Value::as_array) {
+            tiles.iter().all(|tile| {
+                let mine = tile.get("tile").is_some_and(|tile| result.contains(tile));
+                tile.get("mine").and_then(Value::as_bool) == Some(mine)
+            })
+        } else {
+            let dealt = shown.get("cards").and_then(Value::as_array);
+            dealt.is_some_and(|dealt| dealt.iter().all(|card| cards.next() == Some(card)))
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use chrono::DateTime;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::seeds::values::Timestamp;

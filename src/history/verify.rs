@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::distribution::{Distribution, Subject, Tally};
+use super::rounds::{self, Doubt, End, NOT_OF_RESULT};
 use crate::db::bets::{BetKey, BetKind};
 use crate::db::details::{BetDetails, BetState, Recorded};
 use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedPlace, ScannedSeed};
@@ -24,6 +25,8 @@ use crate::gfs::json;
 use crate::gfs::record::{Outcome, Record};
 use crate::gfs::seed::Commitment;
 use crate::gfs::signature;
+use crate::seeds::model::StepView;
+use crate::seeds::step_view;
 use crate::seeds::values::{PlayerRef, Timestamp};
 use crate::seeds::verify::{Verdict, verify_bet};
 
@@ -190,12 +193,12 @@ impl Counts {
     }
 
     /// Judges a bet by everything that is known of it.
-    fn judge(&mut self, key: &BetKey, row: &Result<BetDetails, DbError>) {
+    fn judge(&mut self, key: &BetKey, row: &Result<BetDetails, DbError>, steps: Option<&Steps>) {
         if let Ok(BetDetails { state: BetState::Recorded(Recorded { signature: None, .. }), .. }) = row {
             self.report.unsigned += 1;
         }
         let (bet, check, detail) = match row {
-            Ok(bet) => match verify_bet(bet) {
+            Ok(bet) => match verdict(bet, steps) {
                 Verdict::Verified => return self.judged_verified(bet),
                 Verdict::Custom => return self.report.custom += 1,
                 Verdict::NotRevealed => return self.report.not_revealed += 1,
@@ -273,6 +276,36 @@ impl Counts {
     fn finish(self) -> Report {
         let spread = |tallies: Tallies| tallies.values().map(Tally::distribution).collect();
         Report { distributions: spread(self.results), voided: spread(self.voided), ..self.report }
+    }
+}
+
+/// A round's steps, or why they cannot be read.
+type Steps = Result<Vec<StepView>, DbError>;
+
+/// What a bet came to, and whether the steps of a round could have led there.
+fn verdict(bet: &BetDetails, steps: Option<&Steps>) -> Verdict {
+    let verdict = verify_bet(bet);
+    let (Some(steps), false) = (steps, matches!(verdict, Verdict::Mismatch { .. })) else { return verdict };
+    let steps = match steps {
+        Ok(steps) => steps,
+        Err(error) => return Verdict::Mismatch { check: "Steps".to_owned(), detail: error.to_string() },
+    };
+    let (end, result) = match &bet.state {
+        BetState::Pending => (End::Open, None),
+        BetState::Void { reason } => (End::Void { by_recovery: reason == "recovery" }, None),
+        // A result without the round's outcome is coverage's to find.
+        BetState::Recorded(Recorded { round_outcome, result, .. }) => {
+            (round_outcome.map_or(End::Open, |outcome| End::Recorded(outcome.as_str())), result.as_array())
+        }
+    };
+    if let Some(Doubt::Impossible(words)) = rounds::doubt(&bet.game, end, steps) {
+        return Verdict::Mismatch { check: "Steps".to_owned(), detail: words.to_owned() };
+    }
+    match result {
+        Some(result) if !rounds::is_of_result(steps.iter().filter_map(|step| step.disclosed.as_ref()), result) => {
+            Verdict::Mismatch { check: "Disclosed".to_owned(), detail: NOT_OF_RESULT.to_owned() }
+        }
+        _ => verdict,
     }
 }
 
@@ -402,8 +435,14 @@ async fn check_piece(
     let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
     for keys in closer.chunks(1_000) {
         let rows = rows_at(&mut tx, keys).await?;
+        let rounds = rows.iter().filter(|(_, row)| row.as_ref().is_ok_and(|bet| bet.kind == BetKind::Round));
+        let rounds: Vec<BetKey> = rounds.map(|(key, _)| *key).collect();
+        let steps = if rounds.is_empty() { HashMap::new() } else { tx.steps_at(&rounds).await? };
         counts = tokio::task::spawn_blocking(move || {
-            rows.iter().for_each(|(key, row)| counts.judge(key, row));
+            let viewed = |steps: Vec<_>| steps.into_iter().map(step_view).collect();
+            let steps: HashMap<BetKey, Steps> =
+                steps.into_iter().map(|(key, steps)| (key, steps.map(viewed))).collect();
+            rows.iter().for_each(|(key, row)| counts.judge(key, row, steps.get(key)));
             counts
         })
         .await?;

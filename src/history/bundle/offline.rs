@@ -15,7 +15,7 @@ use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
 use crate::history::check::{Check, State};
 use crate::history::coverage::{ClientSeedOf, ClientSeedTimes, RANGES_MAX};
-use crate::history::rounds::{self, Doubt, End, Shown};
+use crate::history::rounds::{self, Doubt, End, NOT_OF_RESULT, Shown};
 use crate::seeds::Disclose;
 use crate::seeds::model::BetStatus;
 use crate::seeds::values::{Money, Timestamp};
@@ -603,21 +603,9 @@ impl<'b> Facts<'b> {
         let Some(result) = self.result().and_then(Value::as_array) else {
             return Check::new(name, State::NotProvable, "The result is not known yet.");
         };
-        let mut cards = result.iter();
-        let agrees = shown.iter().all(|shown| {
-            if let Some(tiles) = shown.get("tiles").and_then(Value::as_array) {
-                tiles.iter().all(|tile| {
-                    let mine = tile.get("tile").is_some_and(|tile| result.contains(tile));
-                    tile.get("mine").and_then(Value::as_bool) == Some(mine)
-                })
-            } else {
-                let dealt = shown.get("cards").and_then(Value::as_array);
-                dealt.is_some_and(|dealt| dealt.iter().all(|card| cards.next() == Some(card)))
-            }
-        });
         Check::unless(
             name,
-            (!agrees).then(|| "What was disclosed is not part of the result.".to_owned()),
+            (!rounds::is_of_result(shown, result)).then(|| NOT_OF_RESULT.to_owned()),
             "What was disclosed before the end is part of the result.",
         )
     }

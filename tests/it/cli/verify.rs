@@ -103,6 +103,46 @@ async fn what_no_seed_proves_is_checked_as_far_as_it_can_be() {
     }
 }
 
+/// What was shown on the way is part of the result, and leads to the end.
+#[tokio::test]
+async fn steps_that_the_result_contradicts_are_named() {
+    let db = TestDb::new().await;
+    let service = Service::spawn(&db, &[], &[]);
+    let caller = Caller::new(&service, &db.admin_token().await);
+    let session = caller.session().await;
+    let path = format!("/v1/sessions/{}", id(&session));
+    let commitment = session["commitment"].as_str().unwrap();
+    let hilo = json!({ "commitment": commitment, "betRef": "hilo", "game": "hilo", "conceal": true });
+    caller.post(&format!("{path}/bets"), hilo).await;
+    let round = format!("{path}/rounds/{commitment}/0");
+    for index in 0..2 {
+        let step = json!({ "index": index, "step": "deal", "disclose": { "cards": 1 } });
+        caller.post(&format!("{round}/steps"), step).await;
+    }
+    caller.post(&format!("{round}/close"), json!({ "outcome": "lost" })).await;
+    let mut owner = db.owner().await;
+    owner.execute("CREATE TABLE kept AS SELECT * FROM fairledger.steps").await.unwrap();
+    // The seed is live: a result that is there is enough.
+    for revealed in [false, true] {
+        if revealed {
+            caller.rotate(&session).await;
+        }
+        verify(&db).await.0.succeeded();
+        for (plant, check) in [
+            ("UPDATE fairledger.steps SET disclosed = '{\"cards\":[\"X\"]}' WHERE step_index = 1", "Disclosed"),
+            ("UPDATE fairledger.steps SET disclose = '{\"cards\":2}' WHERE step_index = 1", "Steps"),
+            ("DELETE FROM fairledger.steps WHERE step_index = 0", "Steps"),
+        ] {
+            owner.execute(plant).await.unwrap();
+            let (done, report) = verify(&db).await;
+            assert_eq!((done.code, &report["findings"][0]["check"]), (Some(1), &json!(check)), "{plant}: {report}");
+            assert_eq!(report["mismatched"], 1, "{plant}: {report}");
+            owner.execute("DELETE FROM fairledger.steps").await.unwrap();
+            owner.execute("INSERT INTO fairledger.steps SELECT * FROM kept").await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_corrupt_row_hides_no_other_one_i7() {
     let db = TestDb::new().await;
