@@ -12,6 +12,7 @@ use crate::db::scan::{GameName, ScanFilter};
 use crate::db::{PoolSettings, Reader};
 use crate::gfs::seed::Commitment;
 use crate::history::distribution::{ChiSquare, Distribution};
+use crate::history::filters::whole_microsecond;
 use crate::history::verify::{Finding, Report, Whose, verify};
 use crate::seeds::values::PlayerRef;
 
@@ -81,7 +82,11 @@ impl Args {
     }
 
     fn filter(&self) -> ScanFilter {
-        ScanFilter { game: self.game.clone(), from: self.from, to: self.to }
+        ScanFilter {
+            game: self.game.clone(),
+            from: self.from.map(whole_microsecond),
+            to: self.to.map(whole_microsecond),
+        }
     }
 
     /// Whether all bets there are will be checked.

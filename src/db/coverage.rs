@@ -53,8 +53,8 @@ pub struct SeedFacts {
     pub epoch_known: bool,
     /// When it came into use.
     pub live_at: Option<DateTime<Utc>>,
-    /// Where its client seed came from, and when.
-    pub client_seed: Option<(String, DateTime<Utc>)>,
+    /// Its client seed, once it was live.
+    pub client_seed: Option<ClientSeedFacts>,
     /// The counter: how many nonces were handed out. As it is stored: a forged one may be below 0.
     pub next_nonce: i64,
     /// How many pending bets it counts, as it is stored.
@@ -67,16 +67,48 @@ pub struct SeedFacts {
     pub in_directory: bool,
     /// The session has the seed before it.
     pub has_predecessor: bool,
-    /// The session has a seed after it, the next one not counted.
-    pub has_successor: bool,
+    /// The session's seed after it, the next one not counted.
+    pub successor: Option<Successor>,
+    /// When the seed after it was committed, that being the next one or in use since; none where that is no time.
+    pub successor_committed_at: Option<DateTime<Utc>>,
+    /// A recovery opened a later epoch than the seed's.
+    pub recovered_since: bool,
     /// Its session is there.
     pub has_session: bool,
+    /// Its session takes bets.
+    pub session_open: bool,
     /// The service made it.
     pub of_service: bool,
     /// Its reveal.
     pub reveal: Option<Reveal>,
     /// The seed ended and its reveal is noted as still to be stored.
     pub reveal_due: bool,
+}
+
+/// Where a seed's client seed came from.
+#[derive(Clone, Debug)]
+pub struct ClientSeedFacts {
+    /// `generated`, `player`, `kept` or `application`.
+    pub source: String,
+    /// When the text was first set.
+    pub set_at: DateTime<Utc>,
+    /// The seed before had the same text; none where that had none.
+    pub same_text: Option<bool>,
+    /// The seed before has the same time for it.
+    pub same_time: Option<bool>,
+}
+
+/// What the seed after another one tells of that one's end.
+#[derive(Clone, Debug)]
+pub struct Successor {
+    /// The recovery epoch it was committed in.
+    pub epoch: i32,
+    /// It was in use.
+    pub was_live: bool,
+    /// What ended it.
+    pub retired_by: Option<String>,
+    /// Where its client seed came from.
+    pub client_seed_source: Option<String>,
 }
 
 /// A seed in clear as it is stored.
@@ -116,6 +148,8 @@ pub struct BetCounts {
     pub pending_rows: u64,
     /// When the earliest and the latest bet were taken, of those whose time is one.
     pub taken_at: Option<(DateTime<Utc>, DateTime<Utc>)>,
+    /// When the last of them that were pending ended.
+    pub last_ended_at: Option<DateTime<Utc>>,
     /// Bets with neither result nor void nor pending row.
     pub endless: Found,
     /// Bets that are there twice or have more than one of result, void and pending row.
@@ -125,10 +159,9 @@ pub struct BetCounts {
     /// Bets that are settled and have no result.
     pub settled_without_result: Found,
     /// Bets whose steps do not count from 0 without gaps, are not as many as was noted, or belong to no round; and rounds whose pending row
-    /// tells of other cards or mines than their steps have shown.
+    /// tells of other cards or mines than their steps have shown, or that showed a mine and were not lost.
     pub step_gaps: Found,
-    /// Bets whose other rows say something else of them: another kind, expiry or time; or that have an amount or a
-    /// time that is none.
+    /// Bets whose rows say something else of them: another kind, expiry or time; or that have an amount or a time that is none.
     pub contradicted: Found,
     /// Bets whose time is outside the years 1970 to 9999.
     pub out_of_time: Found,
@@ -164,8 +197,12 @@ pub struct SessionFacts {
     pub epoch: i32,
     /// That is 0, or a recovery opened it.
     pub epoch_known: bool,
-    /// Its live and its next seed, those of them that it has, were committed in that epoch.
+    /// Its live and its next seed, those of them that it has, were committed in that epoch or later.
     pub seeds_in_epoch: bool,
+    /// The epoch of its next seed is 0, or a recovery opened it.
+    pub next_epoch_known: bool,
+    /// The time at which its next seed was committed is one.
+    pub next_in_time: bool,
     /// How many live seeds it has.
     pub live: u64,
     /// The number of its newest seed, the next one not counted.
@@ -206,9 +243,13 @@ impl<A: Access> Tx<A> {
         let what = "seed";
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at AS "committed_at: StoredTime",
-                      s.live_at AS "live_at: StoredTime", s.client_seed_source, s.client_seed_at AS "client_seed_at: StoredTime", s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.live_at AS "live_at: StoredTime", s.client_seed, s.client_seed_source, s.client_seed_at AS "client_seed_at: StoredTime", s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       (c.commitment IS NOT NULL) AS "in_directory!", (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
-                      (f.session_id IS NOT NULL) AS "has_successor!", (s.epoch = 0 OR e.epoch IS NOT NULL) AS "epoch_known!",
+                      (q.client_seed = s.client_seed) AS same_text, (q.client_seed_at = s.client_seed_at) AS same_time,
+                      f.epoch AS "next_epoch?", (f.live_at IS NOT NULL) AS "next_was_live!", f.retired_by AS "next_retired_by?",
+                      f.client_seed_source AS "next_source?", coalesce(f.committed_at, w.committed_at) AS "next_committed_at: StoredTime",
+                      coalesce(s.epoch < (SELECT max(epoch) FROM fairledger.recoveries), false) AS "recovered_since!",
+                      coalesce(x.status = 'open', false) AS "session_open!", (s.epoch = 0 OR e.epoch IS NOT NULL) AS "epoch_known!",
                       (x.session_id IS NOT NULL) AS "has_session!", coalesce(x.origin = 'service', false) AS "of_service!", r.server_seed AS "server_seed?",
                       r.revealed_at AS "revealed_at?: StoredTime", r.reason AS "reason?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s
@@ -217,8 +258,9 @@ impl<A: Access> Tx<A> {
                LEFT JOIN fairledger.reveals_due d ON d.session_id = s.session_id AND d.seed_no = s.seed_no
                LEFT JOIN fairledger.commitments c
                       ON c.commitment = s.commitment AND c.session_id = s.session_id AND c.seed_no = s.seed_no
-               LEFT JOIN fairledger.seeds q ON q.session_id = s.session_id AND q.seed_no = s.seed_no - 1
-               LEFT JOIN fairledger.seeds f ON f.session_id = s.session_id AND f.seed_no = s.seed_no + 1
+               LEFT JOIN fairledger.seeds q ON q.session_id = s.session_id AND q.seed_no = CASE WHEN s.seed_no > 0 THEN s.seed_no - 1 END
+               LEFT JOIN fairledger.seeds f ON f.session_id = s.session_id AND f.seed_no = CASE WHEN s.seed_no < 2147483647 THEN s.seed_no + 1 END
+               LEFT JOIN fairledger.next_seeds w ON w.session_id = s.session_id AND w.seed_no = CASE WHEN s.seed_no < 2147483647 THEN s.seed_no + 1 END
                LEFT JOIN fairledger.recoveries e ON e.epoch = s.epoch
                WHERE (s.session_id, s.seed_no) > ($1, $2) AND (s.session_id, s.seed_no) <= ($3, $4)
                ORDER BY s.session_id, s.seed_no LIMIT $5"#,
@@ -241,7 +283,22 @@ impl<A: Access> Tx<A> {
                     }),
                     _ => None,
                 };
-                let client_seed_at = decode::time_opt(what, row.client_seed_at)?;
+                let live_at = decode::time_opt(what, row.live_at)?;
+                let set_at = decode::time_opt(what, row.client_seed_at)?;
+                let client_seed = match (row.client_seed, row.client_seed_source, set_at, live_at) {
+                    (Some(text), Some(source), Some(set_at), Some(_)) => {
+                        decode::client_seed(what, &text)?;
+                        Some(ClientSeedFacts { source, set_at, same_text: row.same_text, same_time: row.same_time })
+                    }
+                    (None, None, None, None) => None,
+                    _ => return Err(corrupt(what, "half a client seed")),
+                };
+                let successor = row.next_epoch.map(|epoch| Successor {
+                    epoch,
+                    was_live: row.next_was_live,
+                    retired_by: row.next_retired_by,
+                    client_seed_source: row.next_source,
+                });
                 Ok(SeedFacts {
                     key,
                     commitment: decode::commitment(what, &row.commitment)?,
@@ -249,16 +306,19 @@ impl<A: Access> Tx<A> {
                     epoch: row.epoch,
                     committed_at: row.committed_at.time(what)?,
                     epoch_known: row.epoch_known,
-                    live_at: decode::time_opt(what, row.live_at)?,
-                    client_seed: row.client_seed_source.zip(client_seed_at),
+                    live_at,
+                    client_seed,
                     next_nonce: row.next_nonce,
                     pending: row.pending,
                     retired_at: decode::time_opt(what, row.retired_at)?,
                     retired_by: row.retired_by,
                     in_directory: row.in_directory,
                     has_predecessor: row.has_predecessor,
-                    has_successor: row.has_successor,
+                    successor,
+                    successor_committed_at: row.next_committed_at.and_then(|time| time.time(what).ok()),
+                    recovered_since: row.recovered_since,
                     has_session: row.has_session,
+                    session_open: row.session_open,
                     of_service: row.of_service,
                     reveal,
                     reveal_due: row.reveal_due,
@@ -287,33 +347,37 @@ impl<A: Access> Tx<A> {
                    SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
                           0 AS void, 0 AS pending, 0 AS expired, 0 AS settled, 0 AS step, 0 AS steps_up_to, NULL::int AS steps_told,
                           0 AS cards_untold, 0 AS mines_untold,
-                          taken_at, NULL::timestamptz AS later_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
-                          ((stake >= 0 AND stake < 1e38 AND scale(stake) <= 18) IS FALSE)::int AS impossible
+                          taken_at, NULL::timestamptz AS ended_at, NULL::timestamptz AS later_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
+                          ((stake >= 0 AND stake < 1e38 AND scale(stake) <= 18) IS FALSE OR (expires_at IS NULL) = (kind = 'reservation')
+                           OR (expires_at > taken_at AND expires_at <= '9999-12-31 23:59:59.999999+00') IS FALSE)::int AS impossible
                    FROM fairledger.bets
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, -coalesce(round_outcome = 'lost', true)::int,
-                                    NULL, recorded_at, NULL, NULL, NULL, (round_outcome IS NOT NULL)::int,
+                                    NULL, recorded_at, NULL, NULL, NULL, NULL, (round_outcome IS NOT NULL)::int,
                                     (recorded_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.outcomes
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0, 0, NULL, voided_at, NULL, taken_at, NULL, NULL,
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0, CASE WHEN reason = 'recovery' THEN -1000000 ELSE 0 END,
+                                    NULL, voided_at, NULL, NULL, taken_at, CASE WHEN reason = 'expired' THEN voided_at END, NULL,
                                     (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
-                                    0, 0, 0, next_step, -cards_shown, -mine_shown::int, NULL, NULL, NULL, taken_at, expires_at,
+                                    0, 0, 0, next_step, -cards_shown, -mine_shown::int, NULL, NULL, NULL, NULL, taken_at, expires_at,
                                     (kind = 'round')::int, 0 FROM fairledger.pending
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, settled_at, NULL, NULL, NULL, NULL,
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, settled_at, NULL, NULL, NULL, NULL,
                                     ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18 AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int
                              FROM fairledger.settlements
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index + 1, NULL,
-                                    CASE json_typeof(disclosed -> 'cards') WHEN 'array' THEN json_array_length(disclosed -> 'cards') ELSE 0 END,
-                                    coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, stepped_at, NULL, NULL, NULL, NULL,
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index::bigint + 1, NULL,
+                                    CASE WHEN disclosed::text LIKE '{"cards":["%'
+                                         THEN 1 + length(disclosed::text) - length(replace(disclosed::text, ',', '')) ELSE 0 END,
+                                    coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, NULL, stepped_at, NULL, NULL, NULL, NULL,
                                     (stepped_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.steps
                ), whole AS (
                    SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(round) AS round, sum(void) AS void,
                           sum(pending) AS pending, sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps,
                           max(steps_up_to) AS steps_up_to, max(steps_told) AS steps_told,
                           (sum(pending) > 0 AND (sum(cards_untold) <> 0 OR sum(mines_untold) <> 0))
-                              OR (sum(result) > 0 AND sum(mines_untold) > 0) AS shown_otherwise, min(taken_at) AS taken_at,
-                          min(later_at) < min(taken_at) AS before_itself,
+                              OR (sum(result) + sum(void) > 0 AND sum(mines_untold) > 0) AS shown_otherwise, min(taken_at) AS taken_at,
+                          least(min(later_at), min(ended_at)) < min(taken_at) AS before_itself, max(ended_at) AS ended_at,
                           min(told_taken_at) <> min(taken_at) OR max(told_taken_at) <> min(taken_at)
                               OR (sum(pending) > 0 AND min(told_expires_at) IS DISTINCT FROM min(expires_at))
+                              OR (sum(void) > 0 AND max(told_expires_at) < max(expires_at))
                               OR max(told_round) <> sum(round) OR sum(impossible) > 0 AS contradicted
                    FROM parts WHERE (session_id, seed_no) > ($1, $2) AND (session_id, seed_no) <= ($3, $4)
                    GROUP BY session_id, seed_no, nonce
@@ -346,6 +410,7 @@ impl<A: Access> Tx<A> {
                       min(nonce) FILTER (WHERE bet > 0 AND contradicted) AS contradicted_first,
                       count(*) FILTER (WHERE NOT in_time) AS "out_of_time!", min(nonce) FILTER (WHERE NOT in_time) AS out_of_time_first,
                       count(*) FILTER (WHERE earlier) AS "earlier!", min(nonce) FILTER (WHERE earlier) AS earlier_first,
+                      max(ended_at) FILTER (WHERE ended_at <= '9999-12-31 23:59:59.999999+00') AS "last_ended_at: StoredTime",
                       count(*) FILTER (WHERE before_itself) AS "before_itself!", min(nonce) FILTER (WHERE before_itself) AS before_itself_first,
                       count(*) FILTER (WHERE steps_untold) AS "steps_untold!", min(nonce) FILTER (WHERE steps_untold) AS steps_untold_first
                FROM ordered GROUP BY session_id, seed_no ORDER BY session_id, seed_no"#,
@@ -370,6 +435,7 @@ impl<A: Access> Tx<A> {
                 pending: unsigned(row.pending)?,
                 pending_rows: unsigned(row.pending_rows)?,
                 taken_at,
+                last_ended_at: row.last_ended_at.and_then(|time| time.time(what).ok()),
                 endless: found(row.endless, row.endless_first)?,
                 ended_twice: found(row.ended_twice, row.ended_twice_first)?,
                 stray: found(row.stray, row.stray_first)?,
@@ -462,7 +528,7 @@ impl<A: Access> Tx<A> {
                FROM gaps WHERE first <= last ORDER BY first LIMIT $4"#,
             key.session_id,
             key.seed_no,
-            next_nonce,
+            next_nonce.max(0),
             ranges_max,
         )
         .fetch_all(&mut *self.inner)
@@ -496,12 +562,14 @@ impl<A: Access> Tx<A> {
                    WHERE session_id >= $1 AND session_id <= $2 ORDER BY session_id LIMIT $3
                ), having_seeds AS (
                    SELECT s.session_id, count(*) FILTER (WHERE s.status = 'live') AS live, max(s.seed_no) AS seed_no_max,
-                          coalesce(bool_and(s.epoch = page.epoch) FILTER (WHERE s.status = 'live'), true) AS in_epoch
+                          coalesce(bool_and(s.epoch >= page.epoch) FILTER (WHERE s.status = 'live'), true) AS in_epoch
                    FROM fairledger.seeds s JOIN page USING (session_id) GROUP BY s.session_id
                )
                SELECT x.session_id, (x.origin = 'service') AS "of_service!", (x.status = 'open') AS "open!",
                       x.epoch, (x.epoch = 0 OR e.epoch IS NOT NULL) AS "epoch_known!",
-                      (coalesce(h.in_epoch, true) AND coalesce(n.epoch = x.epoch, true)) AS "seeds_in_epoch!",
+                      (coalesce(h.in_epoch, true) AND coalesce(n.epoch >= x.epoch, true)) AS "seeds_in_epoch!",
+                      (n.epoch IS NULL OR n.epoch = 0 OR EXISTS (SELECT FROM fairledger.recoveries r WHERE r.epoch = n.epoch)) AS "next_epoch_known!",
+                      (n.committed_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS NOT FALSE AS "next_in_time!",
                       coalesce(h.live, 0) AS "live!", h.seed_no_max AS "seed_no_max?", n.seed_no AS "next_seed_no?",
                       (c.commitment IS NOT NULL) AS "next_in_directory!"
                FROM page x
@@ -526,6 +594,8 @@ impl<A: Access> Tx<A> {
                     epoch: row.epoch,
                     epoch_known: row.epoch_known,
                     seeds_in_epoch: row.seeds_in_epoch,
+                    next_epoch_known: row.next_epoch_known,
+                    next_in_time: row.next_in_time,
                     live: decode::unsigned("session", row.live)?,
                     seed_no_max: row.seed_no_max,
                     next_seed_no: row.next_seed_no,
@@ -541,10 +611,9 @@ impl<A: Access> Tx<A> {
     /// Those of the database, and corruption.
     pub async fn commitments_without_seed(
         &mut self,
-        above: Option<Commitment>,
+        above: Option<&[u8]>,
         limit: i64,
     ) -> Result<Option<DirectoryPage>, DbError> {
-        let above = above.as_ref().map(|commitment| commitment.as_bytes().as_slice());
         let rows = sqlx::query!(
             r#"WITH page AS (
                    SELECT commitment, session_id, seed_no FROM fairledger.commitments
@@ -566,14 +635,11 @@ impl<A: Access> Tx<A> {
         .await?;
         let what = "commitment";
         let Some(row) = rows.first() else { return Ok(None) };
-        let mut page = DirectoryPage {
-            last: decode::commitment(what, &row.last)?,
-            rows: decode::unsigned(what, row.rows)?,
-            stray: Vec::new(),
-        };
+        let mut page =
+            DirectoryPage { last: row.last.clone(), rows: decode::unsigned(what, row.rows)?, stray: Vec::new() };
         for row in rows {
             if let (Some(bytes), Some(session_id), Some(seed_no)) = (row.commitment, row.session_id, row.seed_no) {
-                page.stray.push((decode::commitment(what, &bytes)?, SeedKey { session_id, seed_no }));
+                page.stray.push((decode::commitment(what, &bytes).ok(), SeedKey { session_id, seed_no }));
             }
         }
         Ok(Some(page))
@@ -600,13 +666,18 @@ impl<A: Access> Tx<A> {
     /// # Errors
     /// Those of the database.
     pub async fn recoveries(&mut self, limit: i64) -> Result<Vec<RecoveryRow>, DbError> {
-        Ok(sqlx::query_as!(
-            RecoveryRow,
-            "SELECT epoch, recovered_at, reason FROM fairledger.recoveries ORDER BY epoch LIMIT $1",
+        let rows = sqlx::query!(
+            r#"SELECT epoch, recovered_at AS "recovered_at: StoredTime", reason FROM fairledger.recoveries ORDER BY epoch LIMIT $1"#,
             limit
         )
         .fetch_all(&mut *self.inner)
-        .await?)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let recovered_at = row.recovered_at.time("recovery")?;
+                Ok(RecoveryRow { epoch: row.epoch, recovered_at, reason: row.reason })
+            })
+            .collect()
     }
 
     /// How many bets of each seed of a session are void, by the seed's number; reservations past their time are, swept or not.
@@ -646,10 +717,10 @@ impl<A: Access> Tx<A> {
 /// A page of the directory of commitments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryPage {
-    /// Its last commitment.
-    pub last: Commitment,
+    /// Its last commitment, as it is stored.
+    pub last: Vec<u8>,
     /// How many rows it has.
     pub rows: u64,
-    /// Those that lead to no seed.
-    pub stray: Vec<(Commitment, SeedKey)>,
+    /// Those that lead to no seed; none for what is no commitment.
+    pub stray: Vec<(Option<Commitment>, SeedKey)>,
 }

@@ -591,6 +591,15 @@ impl Tx {
         self.timeout
     }
 
+    /// Has the commit counted by the fence although nothing changes: what an earlier transaction changed is acknowledged once more, and that
+    /// one may have been counted in the database only.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn acknowledge_again(&mut self) -> Result<(), DbError> {
+        witness::be_counted(&mut self.inner).await
+    }
+
     /// The connection, for what also runs inside a caller's own transaction.
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
         &mut self.inner

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::decode::StoredTime;
 use super::sessions::LockedSession;
 use super::writer::BatchTx;
 use super::{Access, DbError, Tx, corrupt, decode};
@@ -246,7 +247,8 @@ macro_rules! seed_row {
         let row = $row;
         let what = "seed";
         let commitment = decode::commitment(what, &row.commitment)?;
-        let client = match (row.client_seed, row.client_seed_source, row.client_seed_at, row.live_at) {
+        let time = |time| decode::time_opt(what, time);
+        let client = match (row.client_seed, row.client_seed_source, time(row.client_seed_at)?, time(row.live_at)?) {
             (Some(text), Some(source), Some(set_at), Some(live_at)) => Some(ClientSide {
                 client_seed: decode::client_seed(what, &text)?,
                 source: ClientSeedSource::parse(&source)?,
@@ -256,12 +258,12 @@ macro_rules! seed_row {
             (None, None, None, None) => None,
             _ => return Err(corrupt(what, "half a client seed")),
         };
-        let retired = match (row.retired_at, row.retired_by) {
+        let retired = match (time(row.retired_at)?, row.retired_by) {
             (Some(at), Some(by)) => Some((at, RetiredBy::parse(&by)?)),
             (None, None) => None,
             _ => return Err(corrupt(what, "half an end")),
         };
-        let revealed = match (row.server_seed, row.revealed_at) {
+        let revealed = match (row.server_seed, time(row.revealed_at)?) {
             (Some(bytes), Some(at)) => Some((decode::revealed_seed(what, &bytes, &commitment)?, at)),
             (None, None) => None,
             _ => return Err(corrupt(what, "half a reveal")),
@@ -285,7 +287,7 @@ macro_rules! seed_row {
             sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
             client,
             epoch: row.epoch,
-            committed_at: row.committed_at,
+            committed_at: row.committed_at.time(what)?,
             status,
             next_nonce: decode::unsigned(what, row.next_nonce)?,
             pending: decode::unsigned32(what, row.pending)?,
@@ -316,7 +318,8 @@ impl<A: Access> Tx<A> {
     /// Those of the database, and corruption.
     pub async fn next_seed(&mut self, session_id: Uuid) -> Result<Option<NextSeedRow>, DbError> {
         sqlx::query!(
-            "SELECT seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at FROM fairledger.next_seeds WHERE session_id = $1",
+            r#"SELECT seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at AS "committed_at: StoredTime"
+               FROM fairledger.next_seeds WHERE session_id = $1"#,
             session_id,
         )
         .fetch_optional(&mut *self.inner)
@@ -327,7 +330,7 @@ impl<A: Access> Tx<A> {
                 commitment: decode::commitment("next seed", &row.commitment)?,
                 sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
                 epoch: row.epoch,
-                committed_at: row.committed_at,
+                committed_at: row.committed_at.time("next seed")?,
             })
         })
         .transpose()
@@ -340,8 +343,9 @@ impl<A: Access> Tx<A> {
     pub async fn seed(&mut self, session_id: Uuid, seed_no: i32) -> Result<Option<SeedRow>, DbError> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
+                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
                LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
                WHERE s.session_id = $1 AND s.seed_no = $2"#,
@@ -363,8 +367,9 @@ impl<A: Access> Tx<A> {
     pub async fn latest_seed(&mut self, session_id: Uuid) -> Result<Option<SeedRow>, DbError> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
+                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
                LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
                WHERE s.session_id = $1 AND s.live_at IS NOT NULL ORDER BY s.seed_no DESC LIMIT 1"#,
@@ -385,8 +390,9 @@ impl<A: Access> Tx<A> {
     pub async fn seeds(&mut self, session_id: Uuid, limit: i64) -> Result<Vec<SeedRow>, DbError> {
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?", (d.seed_no IS NOT NULL) AS "reveal_due!"
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
+                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
                LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
                WHERE s.session_id = $1 ORDER BY s.seed_no DESC LIMIT $2"#,
@@ -475,8 +481,8 @@ impl Tx {
     /// Those of the database, and corruption.
     pub async fn take_next_seed(&mut self, session: &LockedSession) -> Result<Option<NextSeedRow>, DbError> {
         sqlx::query!(
-            "DELETE FROM fairledger.next_seeds WHERE session_id = $1
-             RETURNING seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at",
+            r#"DELETE FROM fairledger.next_seeds WHERE session_id = $1
+               RETURNING seed_no, commitment, sealed_seed, seal_key_id, epoch, committed_at AS "committed_at: StoredTime""#,
             session.session_id,
         )
         .fetch_optional(&mut *self.inner)
@@ -487,7 +493,7 @@ impl Tx {
                 commitment: decode::commitment("next seed", &row.commitment)?,
                 sealed: SealedSeed { key_id: row.seal_key_id, bytes: row.sealed_seed },
                 epoch: row.epoch,
-                committed_at: row.committed_at,
+                committed_at: row.committed_at.time("next seed")?,
             })
         })
         .transpose()
@@ -596,8 +602,9 @@ impl Tx {
     pub async fn lock_live_seed(&mut self, session: &LockedSession) -> Result<Option<LockedSeed>, DbError> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at, s.epoch, s.committed_at, s.live_at, s.status, s.next_nonce, s.pending, s.retired_at, s.retired_by,
-                      NULL::bytea AS server_seed, NULL::timestamptz AS revealed_at, false AS "reveal_due!"
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
+                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      NULL::bytea AS server_seed, NULL::timestamptz AS "revealed_at: StoredTime", false AS "reveal_due!"
                FROM fairledger.seeds s WHERE s.session_id = $1 AND s.status = 'live' FOR NO KEY UPDATE"#,
             session.session_id,
         )

@@ -66,6 +66,12 @@ pub(super) async fn count(
     Ok(Counted { written: row.written, counted: row.counted, epoch: row.epoch, lost: row.lost, posted: row.posted })
 }
 
+/// Makes a transaction one that is counted, though it writes nothing.
+pub(super) async fn be_counted(connection: &mut PgConnection) -> Result<(), DbError> {
+    sqlx::query!("SELECT pg_current_xact_id() IS NOT NULL AS counted").fetch_one(connection).await?;
+    Ok(())
+}
+
 /// Marks by writer, as columns: numbers, incarnations, counts.
 fn columns(marks: &[Option<Mark>]) -> (Vec<i32>, Vec<Uuid>, Vec<i64>) {
     let marks = (0..).zip(marks).filter_map(|(writer, mark)| Some((writer, (*mark)?)));

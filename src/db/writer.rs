@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::fence::Fence;
 use super::stats::{Kind, Timed};
-use super::{Datastore, DbError, FORGET_STATEMENTS, commit_error, no_answer};
+use super::{Datastore, DbError, FORGET_STATEMENTS, commit_error, no_answer, witness};
 
 /// A connection that begins one transaction after the other.
 #[derive(Debug)]
@@ -178,6 +178,14 @@ impl BatchTx<'_> {
             Ok(_) => *self.open = false,
             Err(error) => tracing::debug!(transaction = self.timed.name(), %error, "rollback on a lost connection"),
         }
+    }
+
+    /// As [`Tx::acknowledge_again`](super::Tx).
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn acknowledge_again(&mut self) -> Result<(), DbError> {
+        witness::be_counted(self.connection).await
     }
 
     /// The connection, for statements.

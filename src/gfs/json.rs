@@ -11,6 +11,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use bigdecimal::BigDecimal;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
@@ -85,6 +86,9 @@ pub fn inexact_integer(text: &[u8]) -> Option<String> {
 /// Integers of so many digits are exact whatever they are.
 const EXACT_DIGITS: usize = 15;
 
+/// No binary64 but 0 and infinity has an exponent of more.
+const EXPONENT_MAX: i32 = 400;
+
 /// Leaves the path where it found one.
 fn leads_to_inexact(value: &RawValue, path: &mut Path) -> bool {
     let text = value.get();
@@ -118,12 +122,18 @@ fn leads_to_inexact(value: &RawValue, path: &mut Path) -> bool {
 
 /// Whether a number is no integer, or one that is written as it was read.
 fn is_exact(number: &str) -> bool {
-    let digits = number.strip_prefix('-').unwrap_or(number);
-    if digits.len() <= EXACT_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+    if number.len() <= EXACT_DIGITS {
         return true;
     }
+    // What a caller makes up must not become a number of a billion digits.
+    if let Some((_, exponent)) = number.split_once(['e', 'E'])
+        && !exponent.parse::<i32>().is_ok_and(|exponent| exponent.abs() <= EXPONENT_MAX)
+    {
+        return exponent.starts_with('-');
+    }
+    let (Ok(read), Ok(binary64)) = (number.parse::<BigDecimal>(), number.parse::<f64>()) else { return false };
     // In the digits that are written: the shortest that are read as the same binary64.
-    digits.parse::<f64>().is_ok_and(|n| n.to_string() == digits)
+    !read.is_integer() || binary64.to_string().parse() == Ok(read)
 }
 
 /// The number as JSON has it: integral within 2^53 as an integer, otherwise a float; `null` if it is not finite.
@@ -402,7 +412,7 @@ mod tests {
             "9007199254740992",
             "-9007199254740994",
             "100000000000000000000000",
-            "[0.1,1e400,-0,9007199254740993.5,12345678901234567e1]",
+            "[0.1,1e300,-0,9007199254740993.5,0.10000000000000001,123456789012345.0000000,1.7976931348623157e308,1234567890123456789e-999999999]",
             r#"{"9007199254740993":"9007199254740993 \" 9007199254740993","b":"\\"}"#,
         ] {
             assert_eq!(inexact_integer(exact.as_bytes()), None, "{exact}");
@@ -412,6 +422,10 @@ mod tests {
             (r#"{"z":1,"a":{"b":["x\"", -9007199254740993]}}"#, "a.b[1]"),
             ("[1,123456789012345678901]", "[1]"),
             ("[18446744073709551616]", "[0]"),
+            ("[9007199254740993.0]", "[0]"),
+            ("[9007199254740993e0]", "[0]"),
+            ("[0.9007199254740993e16]", "[0]"),
+            ("[0.00000000000000001e999999999]", "[0]"),
             ("[100000000000000000000001]", "[0]"),
         ] {
             assert_eq!(inexact_integer(text.as_bytes()).as_deref(), Some(place), "{text}");

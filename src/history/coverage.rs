@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::check::{Check, State};
 use super::{History, HistoryError};
-use crate::db::coverage::{BetCounts, Found, MissingNonces, SeedFacts, SeedKey, SessionFacts};
+use crate::db::coverage::{BetCounts, ClientSeedFacts, Found, MissingNonces, SeedFacts, SeedKey, SessionFacts};
 use crate::db::{Access, DbError, Tx};
 use crate::gfs::seed::Commitment;
 use crate::seeds::values::Timestamp;
@@ -301,11 +301,11 @@ impl History {
         totals: &mut Totals,
         tell: &mut (impl FnMut(&mut Totals, Seen) + Send),
     ) -> Result<(), HistoryError> {
-        let mut above = None;
+        let mut above: Option<Vec<u8>> = None;
         loop {
             let mut tx = self.inner.reader.snapshot("coverage.commitments").await?;
             tx.plan_freely().await?;
-            let page = tx.commitments_without_seed(above, ROWS_A_PAGE).await?;
+            let page = tx.commitments_without_seed(above.as_deref(), ROWS_A_PAGE).await?;
             tx.rollback().await;
             let Some(page) = page else { return Ok(()) };
             above = Some(page.last);
@@ -313,7 +313,7 @@ impl History {
             for (commitment, key) in page.stray {
                 let detail = "The directory has this commitment, and there is no such seed: a seed is never deleted.";
                 let check = Check::new("Directory", State::Mismatch, detail);
-                let seed = (Some(key.seed_no), Some(commitment));
+                let seed = (Some(key.seed_no), commitment);
                 tell(totals, Seen::Wrong(finding(key.session_id, seed, &check)));
             }
         }
@@ -358,7 +358,7 @@ pub(super) async fn seed_coverage_in<A: Access>(
     tx: &mut Tx<A>,
     key: SeedKey,
 ) -> Result<Option<(SeedCoverage, Option<DateTime<Utc>>)>, DbError> {
-    let above = SeedKey { seed_no: key.seed_no - 1, ..key };
+    let above = SeedKey { seed_no: key.seed_no.saturating_sub(1), ..key };
     let Some((_, facts)) = tx.seed_facts(above, key, 1).await?.pop() else { return Ok(None) };
     let facts = facts?;
     let mut counts = BetCounts::default();
@@ -455,7 +455,7 @@ fn bets_text(counts: &BetCounts) -> String {
 /// Judges one seed; looks closer only where its numbers do not add up.
 async fn judge_in<A: Access>(tx: &mut Tx<A>, seed: &SeedFacts, counts: &BetCounts) -> Result<SeedCoverage, DbError> {
     let complete = i64::try_from(counts.bets) == Ok(seed.next_nonce)
-        && counts.nonces.is_none_or(|(first, last)| first == 0 && last == seed.next_nonce - 1)
+        && counts.nonces.is_none_or(|(first, last)| first == 0 && last == seed.next_nonce.saturating_sub(1))
         && counts.ended_twice.count == 0;
     let (missing, beyond) = if complete {
         (MissingNonces::default(), Found::default())
@@ -558,35 +558,61 @@ fn reveal_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
 /// What contradicts how seeds follow one another. One of the service ends only in a transaction that brings the next one into use, or
 /// discards it because the session is closed (I5).
 fn ending_fault(seed: &SeedFacts) -> Option<String> {
+    if !["live", "revealed", "discarded"].contains(&seed.status.as_str()) {
+        return Some("The seed is neither live nor revealed nor discarded.".to_owned());
+    }
     if seed.status == "live" {
-        return if seed.retired_at.is_some() {
-            Some("The seed is live and has a time at which it ended.".to_owned())
+        return if seed.retired_at.is_some() || seed.retired_by.is_some() {
+            Some("The seed is live and says when or by what it ended.".to_owned())
         } else {
-            (seed.of_service && seed.has_successor)
+            (seed.of_service && seed.successor.is_some())
                 .then(|| "The seed is live, and one after it has been in use or discarded.".to_owned())
         };
     }
     let (Some(_), Some(by)) = (seed.retired_at, seed.retired_by.as_deref()) else {
         return Some("The seed ended and nothing says when and by what.".to_owned());
     };
-    let (whose, means): (_, &[_]) = match (seed.has_session, seed.of_service) {
-        (false, _) => return None,
-        (true, true) => ("the service", &["rotation", "client_seed", "closing", "idle", "recovery"]),
-        (true, false) => ("an application", &["replaced", "closing", "expiry", "recovery"]),
+    if !seed.has_session {
+        return None;
+    }
+    let (whose, means): (_, &[_]) = if seed.of_service {
+        ("the service", &["rotation", "client_seed", "closing", "idle", "recovery"])
+    } else {
+        ("an application", &["replaced", "closing", "expiry", "recovery"])
     };
     if !means.contains(&by) {
         return Some(format!("The seed was ended by {by}, which ends no seed of {whose}."));
     }
-    let last_of_session = seed.live_at.is_none() && ["closing", "idle"].contains(&by);
-    match (seed.of_service, last_of_session, seed.has_successor) {
-        (true, true, true) => {
-            Some(format!("The seed was discarded by {by} of its session, and one after it is there."))
-        }
-        (true, false, false) => {
-            Some(format!("The seed was ended by {by}, and the one that came after it is not there."))
-        }
-        _ => None,
+    if by == "recovery" && !seed.recovered_since {
+        return Some("The seed was ended by a recovery, and none came after it.".to_owned());
     }
+    if ["closing", "idle", "expiry"].contains(&by) && seed.session_open {
+        return Some(format!("The seed was ended by {by} of its session, which is open."));
+    }
+    if by == "rotation" && seed.next_nonce == 0 {
+        return Some("The seed was ended by a rotation although it handed out no nonce.".to_owned());
+    }
+    if seed.of_service { successor_fault(seed, by) } else { None }
+}
+
+/// What contradicts that the seed after this one came into its place, or was discarded with it.
+fn successor_fault(seed: &SeedFacts, by: &str) -> Option<String> {
+    let of_closing = ["closing", "idle"].contains(&by);
+    // The one that waited while the last one was in use.
+    let waited = seed.live_at.is_none();
+    let Some(next) = &seed.successor else {
+        return (!(of_closing && waited))
+            .then(|| format!("The seed was ended by {by}, and the one that came after it is not there."));
+    };
+    let ended_with_it = !next.was_live && next.retired_by.as_deref() == Some(by);
+    let follows = match (by, waited) {
+        ("rotation" | "client_seed", false) => next.was_live && next.epoch >= seed.epoch,
+        ("closing" | "idle", false) => ended_with_it && next.epoch >= seed.epoch,
+        ("recovery", false) => ended_with_it,
+        ("recovery", true) => next.client_seed_source.as_deref() == Some("generated") && next.epoch > seed.epoch,
+        _ => false,
+    };
+    (!follows).then(|| format!("The seed was ended by {by}, and the one after it is not what follows from that."))
 }
 
 /// When, and in which seed of a session, a client seed was set.
@@ -616,7 +642,8 @@ impl ClientSeedTimes {
         let set_as_it_went_live = self.set_at == self.live_at;
         match (source, self.seed_no) {
             ("player", 1..) if set_as_it_went_live && self.committed_at <= self.set_at => Some(ClientSeedOf::Player),
-            ("kept", 1..) if !set_as_it_went_live => Some(ClientSeedOf::Kept),
+            // Its time is that of the seed before; a clock may have stood still or gone back since.
+            ("kept", 1..) => Some(ClientSeedOf::Kept),
             // The text of a new session, and of one that goes on after a recovery.
             ("generated", number) if set_as_it_went_live && (number == 0 || self.epoch > 0) => {
                 Some(ClientSeedOf::Operator)
@@ -627,10 +654,9 @@ impl ClientSeedTimes {
     }
 }
 
-fn client_seed_fault(seed: &SeedFacts, live_at: DateTime<Utc>) -> Option<String> {
-    let Some((source, set_at)) = &seed.client_seed else {
-        return Some("The seed was live and has no client seed.".to_owned());
-    };
+/// What contradicts where a client seed came from: its time, and the seed before.
+fn client_seed_fault(seed: &SeedFacts, client: &ClientSeedFacts, live_at: DateTime<Utc>) -> Option<String> {
+    let ClientSeedFacts { source, set_at, same_text, same_time } = client;
     let times = ClientSeedTimes {
         seed_no: seed.key.seed_no.unsigned_abs(),
         epoch: seed.epoch.unsigned_abs(),
@@ -638,8 +664,17 @@ fn client_seed_fault(seed: &SeedFacts, live_at: DateTime<Utc>) -> Option<String>
         live_at,
         set_at: *set_at,
     };
-    if times.of(source).is_none() {
-        return Some(format!("The client seed's source, {source}, does not fit its time, or the seed's number."));
+    let follows = match times.of(source) {
+        None => {
+            return Some(format!("The client seed's source, {source}, does not fit its time, or the seed's number."));
+        }
+        Some(ClientSeedOf::Kept) => (*same_text, *same_time) == (Some(true), Some(true)),
+        // The same text once more is kept.
+        Some(ClientSeedOf::Player) => *same_text == Some(false),
+        Some(ClientSeedOf::Operator) => true,
+    };
+    if !follows && seed.has_predecessor {
+        return Some(format!("The client seed's source, {source}, does not fit the client seed of the seed before."));
     }
     if seed.has_session && (source == "application") == seed.of_service {
         return Some(format!("The client seed's source, {source}, does not fit the session's."));
@@ -648,8 +683,10 @@ fn client_seed_fault(seed: &SeedFacts, live_at: DateTime<Utc>) -> Option<String>
     let fresh = ["generated", "application"].contains(&source.as_str());
     (fresh && live_at != seed.committed_at).then(|| {
         let (live, committed) = (Timestamp(live_at), Timestamp(seed.committed_at));
-        format!("Live at {live}, committed at {committed}: the first seed of a session or after a recovery, or an application's, is \
-                 committed as it goes live.")
+        format!(
+            "Live at {live}, committed at {committed}: the first seed of a session or after a recovery, or an application's, is committed \
+             as it goes live."
+        )
     })
 }
 
@@ -664,7 +701,9 @@ fn time_fault(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
     if live_at < seed.committed_at {
         return Some(format!("Live at {}, committed at {}.", Timestamp(live_at), Timestamp(seed.committed_at)));
     }
-    if let Some(text) = client_seed_fault(seed, live_at) {
+    if let Some(client) = &seed.client_seed
+        && let Some(text) = client_seed_fault(seed, client, live_at)
+    {
         return Some(text);
     }
     if let Some(retired_at) = seed.retired_at
@@ -715,6 +754,20 @@ fn order_check(seed: &SeedFacts, counts: &BetCounts) -> Check {
         some(counts.earlier_than_taken, "bet", "a step, an end or a settlement at an earlier time than the bet")
     {
         steps_back.push(text);
+    }
+    if let (Some(retired_at), Some(ended_at)) = (seed.retired_at, counts.last_ended_at)
+        && retired_at < ended_at
+    {
+        steps_back.push("the seed ended at an earlier time than a bet under it".to_owned());
+    }
+    if let (Some(live_at), Some(committed_at), true) = (seed.live_at, seed.successor_committed_at, seed.of_service) {
+        let of_next = seed.successor.as_ref().and_then(|next| next.client_seed_source.as_deref());
+        let while_in_use =
+            live_at <= committed_at && seed.retired_at.is_none_or(|retired_at| committed_at <= retired_at);
+        // A recovery makes the seed after it.
+        if !while_in_use && of_next != Some("generated") {
+            steps_back.push("the seed after it was committed at a time at which it was not in use".to_owned());
+        }
     }
     let ended = [seed.retired_at, seed.reveal.as_ref().map(|reveal| reveal.revealed_at)];
     let before = |time: DateTime<Utc>| ended.iter().flatten().any(|end| *end < time);
@@ -816,7 +869,8 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
             (steps, _) => Check::unless(
                 name,
                 steps,
-                "The steps of every round count from 0 without gaps, as many as it had, and show what it says was shown.",
+                "The steps of every round count from 0 without gaps, as many as it had; what they showed is what open rounds tell, and whoever saw a mine \
+                 lost.",
             ),
         },
     ]
@@ -830,7 +884,7 @@ fn session_checks(session: &SessionFacts) -> Vec<Check> {
     let session_fault = if !session.epoch_known {
         Some(format!("The session is in epoch {epoch}, which no recovery opened."))
     } else if of_service && !session.seeds_in_epoch {
-        Some(format!("The session is in epoch {epoch}, and its live or its next seed is of another one."))
+        Some(format!("The session is in epoch {epoch}, and its live or its next seed is of an earlier one."))
     } else if seed_no_max.is_none() {
         Some("The session has had no seed.".to_owned())
     } else {
@@ -848,11 +902,17 @@ fn session_checks(session: &SessionFacts) -> Vec<Check> {
     let next_fault = match next_seed_no {
         None if due => Some("The session is open and its next seed is not there.".to_owned()),
         Some(_) if !open => Some("The session is closed and a next seed waits.".to_owned()),
-        Some(next) if Some(next) != seed_no_max.map(|newest| newest + 1) => {
+        Some(next) if Some(next) != seed_no_max.and_then(|newest| newest.checked_add(1)) => {
             Some(format!("The next seed has number {next}, and the newest of the others {seed_no_max:?}."))
         }
         Some(_) if !next_in_directory => {
             Some("The directory of commitments does not lead to the next seed.".to_owned())
+        }
+        Some(_) if !session.next_epoch_known => {
+            Some("The next seed was committed in an epoch that no recovery opened.".to_owned())
+        }
+        Some(_) if !session.next_in_time => {
+            Some("The next seed was committed outside the years 1970 to 9999.".to_owned())
         }
         _ => None,
     };

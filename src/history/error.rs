@@ -25,8 +25,8 @@ pub enum HistoryError {
     /// No such bet.
     #[error("there is no bet of that commitment and nonce")]
     BetNotFound,
-    /// The page before was read elsewhere, and what it counted on has not come here yet.
-    #[error("the replica is behind the page before: try again shortly")]
+    /// What came before, a page or the part of an export, was read elsewhere, and what it counted on has not come here yet.
+    #[error("what came before is of a later time than the database that was read: try again shortly")]
     Behind,
     /// The database.
     #[error(transparent)]

@@ -119,7 +119,7 @@ impl History {
                     found.ok_or_else(|| HistoryError::invalid("resume", "its last record is of no seed here"))?;
                 let key = BetKey { session_id, seed_no, nonce };
                 let stored = looking.tx.bet(&key).await?;
-                if stored.is_none_or(|stored| stored.taken_at != taken_at) {
+                if taken_at >= as_of || stored.is_none_or(|stored| stored.taken_at != taken_at) {
                     return Err(HistoryError::invalid("resume", "its last record is not as it is stored here"));
                 }
                 Some(Position { key, taken_at })

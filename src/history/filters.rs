@@ -1,6 +1,6 @@
 //! What of the history is asked for.
 
-use chrono::{DateTime, SubsecRound as _, TimeDelta, Utc};
+use chrono::{DateTime, Datelike as _, SubsecRound as _, TimeDelta, Utc};
 use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -64,14 +64,7 @@ impl Filters {
         if self.nonce.is_some() && self.commitment.is_none() {
             return Err(HistoryError::invalid("nonce", "is only taken with a commitment"));
         }
-        // A bet that is not before a time within a microsecond is not before the end of that.
-        let whole = |time: Option<Timestamp>| {
-            time.map(|Timestamp(time)| {
-                let begun = time.trunc_subsecs(6);
-                let end = begun.checked_add_signed(TimeDelta::microseconds(1));
-                Timestamp(if begun < time { end.unwrap_or(begun) } else { begun })
-            })
-        };
+        let whole = |time: Option<Timestamp>| time.map(|Timestamp(time)| Timestamp(whole_microsecond(time)));
         (self.from, self.to) = (whole(self.from), whole(self.to));
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from > to
@@ -122,6 +115,14 @@ impl Filters {
     }
 }
 
+/// The first whole microsecond that is not before a time: bets are taken at whole ones, and those from it on are those from the time on.
+#[must_use]
+pub fn whole_microsecond(time: DateTime<Utc>) -> DateTime<Utc> {
+    let begun = time.trunc_subsecs(6);
+    let next = begun.checked_add_signed(TimeDelta::microseconds(1)).filter(|next| next.year() < 10_000);
+    if begun < time { next.unwrap_or(begun) } else { begun }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +133,7 @@ mod tests {
             ("2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:00.000001Z"),
             ("2026-01-01T00:00:00.000001001Z", "2026-01-01T00:00:00.000002Z"),
             ("2026-01-01T00:00:00.999999999Z", "2026-01-01T00:00:01Z"),
+            ("9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999999Z"),
         ] {
             let time = |text: &str| Some(Timestamp(text.parse().unwrap()));
             let filters = Filters { from: time(given), to: time(given), ..Filters::default() }.checked().unwrap();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foldhash::fast::RandomState;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -292,21 +293,27 @@ fn verdict(bet: &BetDetails, steps: Option<&Steps>) -> Verdict {
     };
     let (end, result) = match &bet.state {
         BetState::Pending => (End::Open, None),
-        BetState::Void { reason } => (End::Void { by_recovery: reason == "recovery" }, None),
+        BetState::Void { reason } => (End::Void { by_recovery: reason == "recovery" }, would_be(bet)),
         // A result without the round's outcome is coverage's to find.
         BetState::Recorded(Recorded { round_outcome, result, .. }) => {
-            (round_outcome.map_or(End::Open, |outcome| End::Recorded(outcome.as_str())), result.as_array())
+            (round_outcome.map_or(End::Open, |outcome| End::Recorded(outcome.as_str())), Some(result.clone()))
         }
     };
     if let Some(Doubt::Impossible(words)) = rounds::doubt(&bet.game, end, steps) {
         return Verdict::Mismatch { check: "Steps".to_owned(), detail: words.to_owned() };
     }
-    match result {
+    match result.as_ref().and_then(Value::as_array) {
         Some(result) if !rounds::is_of_result(steps.iter().filter_map(|step| step.disclosed.as_ref()), result) => {
             Verdict::Mismatch { check: "Disclosed".to_owned(), detail: NOT_OF_RESULT.to_owned() }
         }
         _ => verdict,
     }
+}
+
+/// What a bet that ended without a result would have come to, once its seed is revealed.
+fn would_be(bet: &BetDetails) -> Option<Value> {
+    let play = Play::new(&bet.game, Some(&bet.params.clone().into())).ok()?;
+    Some(play.result(&SeedPair::new(bet.server_seed.as_ref()?, &bet.client_seed), bet.key.nonce).to_json())
 }
 
 /// The tally of a subject; none where there are too many already.

@@ -90,7 +90,11 @@ impl Ledger {
         transaction!(self.inner.store, "key.register", |tx| {
             async {
                 let lock = tx.lock_keys().await?;
-                register_in(tx, &lock, request, self.settings()).await
+                let changed = register_in(tx, &lock, request, self.settings()).await?;
+                if changed.replayed {
+                    tx.acknowledge_again().await?;
+                }
+                Ok::<_, LedgerError>(changed)
             }
             .await
         })
@@ -121,6 +125,9 @@ impl Ledger {
             async {
                 let closed = tx.close_key(key_id.as_str()).await?;
                 let key = tx.key(key_id.as_str()).await?.ok_or(LedgerError::UnknownKey)?;
+                if !closed {
+                    tx.acknowledge_again().await?;
+                }
                 Ok::<_, LedgerError>(ChangedKey { key: key.try_into()?, replayed: !closed })
             }
             .await

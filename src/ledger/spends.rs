@@ -18,7 +18,7 @@ use super::{BatchResult, Ledger, LedgerError, Outcome, Spent, check_batch};
 use crate::db::group::{Reply, Work};
 use crate::db::keys::KeyState;
 use crate::db::spends::{self, SpendRow, Standing};
-use crate::db::writer::Writer;
+use crate::db::writer::{BatchTx, Writer};
 use crate::db::{DbError, Tx, transaction};
 
 /// How often one transaction tries to insert a spend before it gives way.
@@ -82,7 +82,16 @@ impl Ledger {
         {
             return spent;
         }
-        transaction!(self.inner.store, "spend", |tx| insert_or_explain(tx.connection(), spend).await)
+        transaction!(self.inner.store, "spend", |tx| {
+            async {
+                let spent = insert_or_explain(tx.connection(), spend).await?;
+                if spent.replayed {
+                    tx.acknowledge_again().await?;
+                }
+                Ok::<_, LedgerError>(spent)
+            }
+            .await
+        })
     }
 
     pub(super) async fn spend_many(&self, spends: &[Spend]) -> Result<Vec<BatchResult>, LedgerError> {
@@ -155,10 +164,19 @@ impl Work for SpendGroup {
                 return Err(error);
             }
         };
+        let results = batch.results(&standings);
+        if let Err(error) = acknowledge(&mut tx, &results).await {
+            tx.rollback().await;
+            return Err(error);
+        }
         tx.commit().await?;
-        let results = batch.results(&standings).into_iter();
-        Ok(results.map(reply).collect())
+        Ok(results.into_iter().map(reply).collect())
     }
+}
+
+/// Has a batch counted that tells once more of a spend.
+async fn acknowledge(tx: &mut BatchTx<'_>, results: &[BatchResult]) -> Result<(), DbError> {
+    if results.iter().any(|result| result.replayed) { tx.acknowledge_again().await } else { Ok(()) }
 }
 
 fn reply(result: BatchResult) -> Reply<Result<Spent, LedgerError>> {
@@ -179,10 +197,12 @@ async fn spend_many_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult
     let results: Vec<_> = batch.results(&standings);
     // Inserting the rest now would take locks out of order: everything again.
     if results.iter().any(|result| result.outcome == Outcome::NotSpent) {
-        Err(changed_meanwhile())
-    } else {
-        Ok(results)
+        return Err(changed_meanwhile());
     }
+    if results.iter().any(|result| result.replayed) {
+        tx.acknowledge_again().await?;
+    }
+    Ok(results)
 }
 
 async fn spend_together_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchResult>, LedgerError> {
@@ -211,10 +231,12 @@ async fn spend_together_in(tx: &mut Tx, batch: &Batch<'_>) -> Result<Vec<BatchRe
         return Err(LedgerError::BatchRefused { results: batch.results(&rolled_back) });
     }
     if results.iter().any(|result| result.outcome == Outcome::NotSpent) {
-        Err(changed_meanwhile())
-    } else {
-        Ok(results)
+        return Err(changed_meanwhile());
     }
+    if results.iter().any(|result| result.replayed) {
+        tx.acknowledge_again().await?;
+    }
+    Ok(results)
 }
 
 /// Inserts what can be inserted and gives what then stands of each token of the batch; none when everything was inserted.

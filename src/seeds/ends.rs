@@ -89,6 +89,7 @@ impl Seeds {
         };
         match &bet.state {
             BetState::Recorded(recorded) if json::canonical(&recorded.result) == request.result.canonical() => {
+                tx.acknowledge_again().await?;
                 return Ok(bet_answer(&bet, true));
             }
             BetState::Recorded(_) => return Err(SeedsError::RecordExistsWithDifferentContent.into()),
@@ -119,7 +120,10 @@ impl Seeds {
         let mut bet = found.ok_or(SeedsError::BetNotFound)?;
         match &bet.state {
             BetState::Recorded(_) => return Err(SeedsError::AlreadyRecorded.into()),
-            BetState::Void { reason } if reason == request.reason.as_str() => return Ok(bet_answer(&bet, true)),
+            BetState::Void { reason } if reason == request.reason.as_str() => {
+                tx.acknowledge_again().await?;
+                return Ok(bet_answer(&bet, true));
+            }
             BetState::Void { reason } => {
                 return Err(SeedsError::VoidWithDifferentReason { reason: reason.clone() }.into());
             }
@@ -158,11 +162,11 @@ impl Seeds {
             return Err(SeedsError::NotRecorded.into());
         }
         if let Some(stored) = &bet.settlement {
-            return if request.is(stored) {
-                Ok(bet_answer(&bet, true))
-            } else {
-                Err(SeedsError::SettledWithDifferentContent.into())
-            };
+            if !request.is(stored) {
+                return Err(SeedsError::SettledWithDifferentContent.into());
+            }
+            tx.acknowledge_again().await?;
+            return Ok(bet_answer(&bet, true));
         }
         let inserted = tx
             .insert_settlement(

@@ -158,6 +158,7 @@ impl Seeds {
             let same = json::canonical(&stored.step) == request.step.canonical()
                 && stored.disclose.as_ref().map(json::canonical) == disclose.as_ref().map(json::canonical);
             if same {
+                tx.acknowledge_again().await?;
                 return Ok(answer(&bet, steps, true)?);
             }
         }
@@ -245,7 +246,10 @@ impl Seeds {
             (BetState::Void { .. }, _) => Some(false),
         };
         match same {
-            Some(true) => return Ok(answer(&bet, steps, true)?),
+            Some(true) => {
+                tx.acknowledge_again().await?;
+                return Ok(answer(&bet, steps, true)?);
+            }
             Some(false) => return Err(SeedsError::RoundClosed.into()),
             None => {}
         }

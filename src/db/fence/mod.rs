@@ -13,8 +13,8 @@
 //! 3. the number goes into the file and is synced;
 //! 4. the answer leaves.
 //!
-//! A commit whose answer was lost leaves the row one ahead or not; the writer's next use adopts what it finds. Read-only transactions are
-//! not counted.
+//! A commit whose answer was lost leaves the row one ahead or not; the writer's next use, the next look or the next start adopts what it finds.
+//! Transactions that change nothing are not counted, but for those that acknowledge again what was changed before.
 //!
 //! What is found missing puts the instance in *quarantine*, and is posted in the database so that every instance follows. Only a recovery
 //! ends it: it opens a new epoch, in which every writer starts anew.
@@ -269,34 +269,44 @@ impl Fence {
         self.folder.keep_instance()?;
         witness::lock(connection).await?;
         let epoch = witness::situation(connection).await?.epoch;
-        let mut started = Vec::new();
-        let mut writers = Vec::new();
+        let mut changed = Vec::new();
         let mut marks = Vec::new();
-        for no in 0..self.writers {
+        // What settings that had more writers acknowledged is missed as soon as what these acknowledge.
+        for no in (0..).take(kept.len().max(self.writers as usize)) {
             let kept = kept.get(no as usize).copied().flatten();
             let row = rows.get(no as usize).copied().flatten();
-            match (kept.filter(|kept| kept.mark.epoch == epoch), row) {
-                (Some(Kept { mark, slot }), Some(row)) => {
-                    marks.push(Some(Kept { mark, slot }));
-                    writers.push(Writer { no, expected: row.seq, slot, uncertain: false });
+            let mut slot = kept.map_or(0, |kept| 1 - kept.slot);
+            let mark = match (kept.filter(|kept| kept.mark.epoch == epoch), row) {
+                // Whoever reads what it committed last, or sends it again, is told of it.
+                (Some(kept), Some(row)) if row.seq > kept.mark.seq => Mark { seq: row.seq, ..kept.mark },
+                (Some(kept), Some(_)) => {
+                    slot = kept.slot;
+                    kept.mark
+                }
+                _ if no >= self.writers => {
+                    marks.push(None);
+                    continue;
                 }
                 _ => {
                     let mark = Mark { incarnation: Uuid::new_v4(), epoch, seq: 0 };
-                    let slot = kept.map_or(0, |kept| 1 - kept.slot);
                     witness::start_writer(connection, &self.folder.instance, no, &mark).await?;
-                    started.push((no, slot, mark));
-                    marks.push(Some(Kept { mark, slot }));
-                    writers.push(Writer { no, expected: 0, slot, uncertain: false });
+                    mark
                 }
+            };
+            if kept.is_none_or(|kept| kept.mark != mark) {
+                changed.push((no, slot, mark));
             }
+            marks.push(Some(Kept { mark, slot }));
         }
-        // What settings that had more writers acknowledged is missed as soon as what these acknowledge.
-        let beyond = kept.iter().skip(self.writers as usize);
-        marks.extend(beyond.map(|kept| kept.filter(|kept| kept.mark.epoch == epoch)));
+        let writers = (0..self.writers).zip(&marks).filter_map(|(no, kept)| {
+            let Kept { mark, slot } = (*kept)?;
+            Some(Writer { no, expected: mark.seq, slot, uncertain: false })
+        });
+        let writers = writers.collect();
         // The database first. When the file does not follow, the file says nothing of a writer, or something of an earlier epoch:
         // either way it starts again.
         connection.execute("COMMIT").await.map_err(|error| super::commit_error("witness.start", error))?;
-        for (no, slot, mark) in started {
+        for (no, slot, mark) in changed {
             self.folder.write(no, slot, &mark).await?;
         }
         self.folder.keep_started(self.writers)?;
@@ -433,11 +443,11 @@ impl Fence {
 
     /// Looks at the database without changing it: an instance that nobody asks for anything finds a loss too, and one in
     /// quarantine finds the recovery.
-    pub async fn watch(&self) -> Result<(), DbError> {
+    pub async fn watch(self: &Arc<Self>) -> Result<(), DbError> {
         self.in_time(self.look_around()).await
     }
 
-    async fn look_around(&self) -> Result<(), DbError> {
+    async fn look_around(self: &Arc<Self>) -> Result<(), DbError> {
         let (acknowledged, epoch) = {
             let marks = locked(&self.marks);
             (marks.acknowledged(), marks.epoch)
@@ -459,12 +469,34 @@ impl Fence {
             let missing = missing(&acknowledged, &rows, situation.epoch);
             if missing.is_empty() {
                 self.heed_posted(&situation);
+                self.keep_uncertain(&rows).await;
             } else {
                 self.quarantine(missing.join("; "), Post::Due);
             }
         }
         self.post_if_due().await;
         Ok(())
+    }
+
+    /// Makes durable outside of the database too what commits came to whose answers were lost: whoever asks is told of it.
+    async fn keep_uncertain(self: &Arc<Self>, rows: &[Option<Mark>]) {
+        let committed = |writer: &Writer| {
+            let (expected, _) = self.expectation(writer);
+            let row = rows.get(writer.no as usize).copied().flatten();
+            writer.uncertain && row == Some(Mark { seq: expected.seq + 1, ..expected })
+        };
+        while let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            let writer = {
+                let mut free = locked(&self.free);
+                free.iter().position(committed).map(|place| free.swap_remove(place))
+            };
+            let Some(writer) = writer else { return };
+            let ticket = Ticket { fence: Arc::clone(self), writer, counted: true, _permit: permit };
+            if ticket.settle(Ok(())).await.is_err() {
+                // Quarantined.
+                return;
+            }
+        }
     }
 
     /// What the file does not say any more of what was acknowledged when it was asked.
@@ -576,8 +608,10 @@ impl Fence {
                     format!("another process counts as instance {:?}: give each a name of its own", self.instance());
                 Err(self.quarantine(reason, Post::No))
             }
-            row => {
-                let missing = missing(&[Some(*expected)], &[row], expected.epoch).join("; ");
+            _ => {
+                let mut acknowledged = vec![None; writer.no as usize];
+                acknowledged.push(Some(*expected));
+                let missing = missing(&acknowledged, &rows, expected.epoch).join("; ");
                 let quarantined = self.quarantine(missing, Post::Due);
                 self.post_if_due().await;
                 Err(quarantined)

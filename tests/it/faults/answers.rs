@@ -52,6 +52,31 @@ async fn every_change_whose_answer_is_lost_after_its_commit_is_resolved_by_sendi
     }
 }
 
+/// The first answer may have been lost with its mark, so that only the second one is witnessed.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_that_is_acknowledged_again_is_counted_again_i10() {
+    for grouped in [true, false] {
+        let stage = Stage::new(PoolSettings::default(), grouped).await;
+        let mut owner = stage.db.owner().await;
+        let mut counted = async || {
+            let sum = "SELECT coalesce(sum(seq), 0)::bigint FROM fairledger.witness";
+            sqlx::query_scalar::<_, i64>(sum).fetch_one(&mut owner).await.unwrap()
+        };
+        for change in every_change(&stage.caller).await {
+            let first = change.send(&stage.caller).await;
+            let before = counted().await;
+            let again = change.send(&stage.caller).await;
+            // What was given back is not there to be given back again.
+            if change.name == "rollback" {
+                assert_eq!((first.0 / 100, again.0), (2, 404), "{again:?}");
+                continue;
+            }
+            assert_eq!((first.0 / 100, again.0), (2, 200), "{}: {first:?} {again:?}", change.name);
+            assert!(counted().await > before, "{}, {grouped}", change.name);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_is_resolved_while_its_old_backend_is_still_to_commit_i9() {
     let stage = Stage::new(PoolSettings::default(), true).await;

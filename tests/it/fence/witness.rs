@@ -151,6 +151,40 @@ async fn a_commit_of_unknown_outcome_is_adopted_whichever_it_was_i9_i10() {
     assert!(numbers(&db, folder.path()).await.values().all(|(row, file)| row == file));
 }
 
+/// Whoever sends it again, or reads what it changed, is told of it. So it is missed from then on.
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_is_witnessed_before_anybody_is_told_of_it_i1_i10() {
+    for how in ["again", "look", "start"] {
+        let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+        let proxy = Proxy::start(&db.service_url).await;
+        let store = fenced(&proxy.url(&db.service_url), &settings(folder.path(), false)).await.unwrap();
+        let mut instance = Instance::over(store, &db).await;
+        instance.key("k").await;
+        let old = db.snapshot().await;
+        let lost = spend("k", 0);
+        proxy.cut_after_client_sends(b"COMMIT");
+        instance.ledger.spend(&lost).await.unwrap_err();
+        db.wait_until("SELECT count(*) = 1 FROM fairledger.spends").await;
+        match how {
+            "again" => assert!(instance.ledger.spend(&lost).await.unwrap().replayed),
+            "look" => while instance.store.watch().await.is_err() {},
+            _ => {
+                instance.stop().await;
+                instance = Instance::start(&db, folder.path()).await;
+            }
+        }
+        assert_eq!(instance.store.quarantine(), None, "{how}");
+        if how != "again" {
+            let numbers = numbers(&db, folder.path()).await;
+            assert!(numbers.values().all(|(row, file)| row == file), "{how}: {numbers:?}");
+        }
+        instance.stop().await;
+        db.restore(&old).await;
+        let instance = Instance::start(&db, folder.path()).await;
+        assert!(instance.store.quarantine().is_some_and(|reason| reason.contains("acknowledged")), "{how}");
+    }
+}
+
 #[tokio::test]
 async fn a_caller_that_goes_away_in_mid_commit_leaves_a_writer_that_finds_out_i10() {
     let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());

@@ -431,11 +431,14 @@ async fn what_is_of_another_export_or_of_none_is_not_gone_on_with() {
     }
     // It ends with a record that is not stored so.
     let cut = text.trim_end().rfind('\n').unwrap() + 1;
-    for (nonces, microseconds) in [(1_000, 0), (0, 1), (0, -1)] {
+    for (nonces, microseconds) in [(1_000, 0), (0, 1), (0, -1), (0, 0)] {
         let Found::Part { mut resume, .. } = scan(&whole[..cut], Format::Ndjson, &filters).unwrap() else { panic!() };
         let last = resume.last.as_mut().unwrap();
         last.nonce += nonces;
         last.taken_at += TimeDelta::microseconds(microseconds);
+        if nonces + microseconds.unsigned_abs() == 0 {
+            resume.as_of = last.taken_at;
+        }
         let request = ExportRequest { filters: filters.clone(), format: Format::Ndjson, resume: Some(resume) };
         let refused = world.history.export(request).await.map(|_| ());
         assert!(matches!(&refused, Err(HistoryError::Invalid { field: "resume", .. })), "{refused:?}");
