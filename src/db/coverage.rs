@@ -358,7 +358,7 @@ impl<A: Access> Tx<A> {
                                     NULL, voided_at, NULL, NULL, taken_at, CASE WHEN reason = 'expired' THEN voided_at END, NULL,
                                     (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
-                                    0, 0, 0, next_step, -cards_shown, -mine_shown::int, NULL, NULL, NULL, NULL, taken_at, expires_at,
+                                    0, 0, 0, next_step, -cards_shown::bigint, -mine_shown::int, NULL, NULL, NULL, NULL, taken_at, expires_at,
                                     (kind = 'round')::int, 0 FROM fairledger.pending
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, settled_at, NULL, NULL, NULL, NULL,
                                     ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18 AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int

@@ -77,7 +77,7 @@ impl Tx {
     pub async fn insert_void(&mut self, key: &BetKey, reason: &str) -> Result<(), DbError> {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, taken_at, voided_at, steps)
-             SELECT session_id, seed_no, nonce, $4, taken_at, clock_timestamp(),
+             SELECT session_id, seed_no, nonce, $4, taken_at, greatest(clock_timestamp(), CASE WHEN $4 = 'expired' THEN expires_at END),
                     (SELECT count(*) FROM fairledger.steps WHERE session_id = $1 AND seed_no = $2 AND nonce = $3)
              FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce = $3",
             key.session_id,

@@ -1,8 +1,7 @@
 //! Steps of rounds. Only ever inserted, each before what it discloses is shown (I8, I11).
 
-use std::collections::HashMap;
-
 use chrono::{DateTime, Utc};
+use futures_util::TryStreamExt as _;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -56,19 +55,20 @@ impl Raw {
 }
 
 impl<A: Access> Tx<A> {
-    /// Reads the steps of rounds, each round's in order. A round whose steps cannot be read is given as its error, and one without steps not at
-    /// all.
+    /// Reads the steps of rounds, one round after the other. A round whose steps cannot be read is given as its error, and one without steps not
+    /// at all.
     ///
     /// # Errors
     /// Those of the database.
     pub async fn steps_at(
         &mut self,
         keys: &[BetKey],
-    ) -> Result<HashMap<BetKey, Result<Vec<StepRow>, DbError>>, DbError> {
+        mut each: impl FnMut(BetKey, Result<Vec<StepRow>, DbError>) + Send,
+    ) -> Result<(), DbError> {
         let sessions: Vec<Uuid> = keys.iter().map(|key| key.session_id).collect();
         let seeds: Vec<i32> = keys.iter().map(|key| key.seed_no).collect();
         let nonces: Vec<i64> = keys.iter().map(BetKey::nonce_i64).collect();
-        let rows = sqlx::query_as!(
+        let mut rows = sqlx::query_as!(
             Raw,
             r#"SELECT s.session_id, s.seed_no, s.nonce, s.step_index, s.step::text AS "step!", s.disclose::text AS disclose,
                       s.disclosed::text AS disclosed, s.stepped_at AS "stepped_at: StoredTime"
@@ -79,21 +79,26 @@ impl<A: Access> Tx<A> {
             &seeds,
             &nonces,
         )
-        .fetch_all(&mut *self.inner)
-        .await?;
-        let mut found = HashMap::<BetKey, Result<Vec<StepRow>, DbError>>::new();
-        for row in rows {
+        .fetch(&mut *self.inner);
+        let mut round: Option<(BetKey, Result<Vec<StepRow>, DbError>)> = None;
+        while let Some(row) = rows.try_next().await? {
             let nonce = decode::unsigned(WHAT, row.nonce)?;
             let key = BetKey { session_id: row.session_id, seed_no: row.seed_no, nonce };
-            let round = found.entry(key).or_insert_with(|| Ok(Vec::new()));
-            if let Ok(steps) = round {
-                match row.decode(u32::try_from(steps.len()).unwrap_or(u32::MAX)) {
-                    Ok(step) => steps.push(step),
-                    Err(error) => *round = Err(error),
+            if let Some((whole, steps)) = round.take_if(|(before, _)| *before != key) {
+                each(whole, steps);
+            }
+            let (_, steps) = round.get_or_insert_with(|| (key, Ok(Vec::new())));
+            if let Ok(read) = steps {
+                match row.decode(u32::try_from(read.len()).unwrap_or(u32::MAX)) {
+                    Ok(step) => read.push(step),
+                    Err(error) => *steps = Err(error),
                 }
             }
         }
-        Ok(found)
+        if let Some((whole, steps)) = round {
+            each(whole, steps);
+        }
+        Ok(())
     }
 
     /// Reads a round's steps in order. Their number is capped when they are made.

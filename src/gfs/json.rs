@@ -72,7 +72,11 @@ pub fn parse(text: &[u8], limits: Limits) -> Result<Value, JsonError> {
 pub fn inexact_integer(text: &[u8]) -> Option<String> {
     let mut digits = 0;
     let is_long = |byte: &u8| {
-        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
+        digits = match byte {
+            b'0'..=b'9' => digits + 1,
+            b'.' => digits,
+            _ => 0,
+        };
         digits > EXACT_DIGITS
     };
     if !text.iter().any(is_long) {
@@ -85,6 +89,9 @@ pub fn inexact_integer(text: &[u8]) -> Option<String> {
 
 /// Integers of so many digits are exact whatever they are.
 const EXACT_DIGITS: usize = 15;
+
+/// A longer number is not looked at, and counts as one that is changed: no program writes so many digits of a binary64.
+const NUMBER_BYTES_MAX: usize = 1_100;
 
 /// No binary64 but 0 and infinity has an exponent of more.
 const EXPONENT_MAX: i32 = 400;
@@ -122,8 +129,8 @@ fn leads_to_inexact(value: &RawValue, path: &mut Path) -> bool {
 
 /// Whether a number is no integer, or one that is written as it was read.
 fn is_exact(number: &str) -> bool {
-    if number.len() <= EXACT_DIGITS {
-        return true;
+    if number.len() <= EXACT_DIGITS || number.len() > NUMBER_BYTES_MAX {
+        return number.len() <= EXACT_DIGITS;
     }
     // What a caller makes up must not become a number of a billion digits.
     if let Some((_, exponent)) = number.split_once(['e', 'E'])
@@ -309,6 +316,9 @@ impl Node<'_> {
     }
 }
 
+/// What the keys begin with by which `serde_json` tells values of its own from objects.
+const SERDE_JSON_PRIVATE: &str = "$serde_json::private::";
+
 fn without_nul<E: serde::de::Error>(text: String) -> Result<String, E> {
     if text.contains('\0') { Err(E::custom("a NUL character is not taken")) } else { Ok(text) }
 }
@@ -372,6 +382,10 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             let key = without_nul(key)?;
+            // Not data to whoever reads the value with serde_json again: its text would come in unchecked.
+            if key.starts_with(SERDE_JSON_PRIVATE) {
+                return Err(A::Error::custom("a key of serde_json's own is not taken"));
+            }
             let parent = self.path.enter_key(&key);
             if map.contains_key(&key) {
                 return Err(A::Error::custom("the key stands twice in its object"));
@@ -426,6 +440,9 @@ mod tests {
             ("[9007199254740993e0]", "[0]"),
             ("[0.9007199254740993e16]", "[0]"),
             ("[0.00000000000000001e999999999]", "[0]"),
+            ("[900719925474099.3e1]", "[0]"),
+            ("[9007199254.740993e6]", "[0]"),
+            (&format!("[0.{}]", "1".repeat(1_100)), "[0]"),
             ("[100000000000000000000001]", "[0]"),
         ] {
             assert_eq!(inexact_integer(text.as_bytes()).as_deref(), Some(place), "{text}");
@@ -437,6 +454,16 @@ mod tests {
         refused(br#"{"a":1,"a":2}"#, "a", "twice");
         refused(br#"{"a":[0,{"b":{"c":1,"\u0063":1}}]}"#, "a[1].b.c", "twice");
         assert!(read(r#"{"a":{"a":1},"A":1}"#).is_ok());
+    }
+
+    /// Whoever reads a value that was checked here with serde_json once more takes such an object for its own.
+    #[test]
+    fn keys_of_serde_json_are_refused() {
+        for name in ["RawValue", "Number", "more"] {
+            let text = format!(r#"{{"a":[{{"$serde_json::private::{name}":"\"\\u0000\""}}]}}"#);
+            refused(text.as_bytes(), "a[0]", "serde_json");
+        }
+        refused(br#"{"\u0024serde_json::private::RawValue":"1"}"#, "", "serde_json");
     }
 
     #[test]

@@ -173,6 +173,12 @@ pub(super) fn position_in_row(name: &str) -> Option<usize> {
     COLUMNS.iter().position(|(column, ..)| *column == name).map(|position| position + 1)
 }
 
+/// The first row of a table: what its columns are called.
+pub(super) fn names_of_row() -> String {
+    let names = COLUMNS.iter().map(|(name, ..)| *name);
+    std::iter::once("type").chain(names).chain(std::iter::once("detail")).collect::<Vec<_>>().join(",")
+}
+
 /// Writes lines into a buffer and hashes them.
 pub(super) struct Writer {
     format: Format,

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::export::{LastRecord, Resume};
 use super::filters::Filters;
-use super::format::{FORMAT, Format, position_in_row};
+use super::format::{FORMAT, Format, names_of_row, position_in_row};
 use crate::gfs::seed::Commitment;
 
 /// Why a file cannot be gone on with.
@@ -89,7 +89,7 @@ pub fn scan(mut file: impl BufRead, format: Format, filters: &Filters) -> Result
     while lines.next(&mut file)? {
         let line = &lines.line;
         match kind_of(format, line) {
-            Some("type") if as_of.is_none() => {}
+            Some("type") if bytes == 0 && line.strip_suffix(b"\r\n") == Some(names_of_row().as_bytes()) => {}
             Some("header") if as_of.is_none() => as_of = Some(read_header(format, line, filters)?),
             Some("record") if as_of.is_some() => {
                 records += 1;
@@ -128,12 +128,13 @@ pub fn scan(mut file: impl BufRead, format: Format, filters: &Filters) -> Result
 
 /// Whether a file that has no whole header is an export that broke off there, and not somebody else's: whoever goes on overwrites it.
 fn is_beginning(format: Format, bytes: u64, rest: &[u8]) -> bool {
-    let header: &[u8] = match (format, bytes) {
-        (Format::Ndjson, _) => b"{\"type\":\"header\"",
-        (Format::Csv, 0) => b"type,",
-        (Format::Csv, _) => b"header,",
+    let names = names_of_row();
+    let header = match (format, bytes) {
+        (Format::Ndjson, _) => "{\"type\":\"header\"",
+        (Format::Csv, 0) => &names,
+        (Format::Csv, _) => "header,",
     };
-    rest.iter().zip(header).all(|(found, expected)| found == expected) || kind_of(format, rest) == Some("failed")
+    rest.iter().zip(header.as_bytes()).all(|(found, expected)| found == expected)
 }
 
 /// Whole lines, one after the other.

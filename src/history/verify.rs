@@ -19,6 +19,7 @@ use super::rounds::{self, Doubt, End, NOT_OF_RESULT};
 use crate::db::bets::{BetKey, BetKind};
 use crate::db::details::{BetDetails, BetState, Recorded};
 use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedPlace, ScannedSeed};
+use crate::db::steps::StepRow;
 use crate::db::{DbError, Look, Reader, Tx};
 use crate::gfs::floats::SeedPair;
 use crate::gfs::games::{GameResult, Play};
@@ -194,20 +195,28 @@ impl Counts {
     }
 
     /// Judges a bet by everything that is known of it.
-    fn judge(&mut self, key: &BetKey, row: &Result<BetDetails, DbError>, steps: Option<&Steps>) {
+    fn judge(&mut self, key: &BetKey, row: &Result<BetDetails, DbError>, steps: Option<&StepsFault>) {
         if let Ok(BetDetails { state: BetState::Recorded(Recorded { signature: None, .. }), .. }) = row {
             self.report.unsigned += 1;
         }
         let (bet, check, detail) = match row {
-            Ok(bet) => match verdict(bet, steps) {
-                Verdict::Verified => return self.judged_verified(bet),
-                Verdict::Custom => return self.report.custom += 1,
-                Verdict::NotRevealed => return self.report.not_revealed += 1,
-                Verdict::Void => return self.void(bet),
-                Verdict::Mismatch { check, detail } => {
+            Ok(bet) => match (verify_bet(bet), steps) {
+                (Verdict::Mismatch { check, detail }, _) => {
                     self.report.mismatched += 1;
                     (Some(bet), check, detail)
                 }
+                (_, Some(StepsFault::Mismatch(check, detail))) => {
+                    self.report.mismatched += 1;
+                    (Some(bet), (*check).to_owned(), (*detail).to_owned())
+                }
+                (_, Some(StepsFault::Unreadable(error))) => {
+                    self.report.corrupt += 1;
+                    (Some(bet), "Row".to_owned(), error.to_string())
+                }
+                (Verdict::Verified, None) => return self.judged_verified(bet),
+                (Verdict::Custom, None) => return self.report.custom += 1,
+                (Verdict::NotRevealed, None) => return self.report.not_revealed += 1,
+                (Verdict::Void, None) => return self.void(bet),
             },
             Err(error) => {
                 self.report.corrupt += 1;
@@ -280,16 +289,19 @@ impl Counts {
     }
 }
 
-/// A round's steps, or why they cannot be read.
-type Steps = Result<Vec<StepView>, DbError>;
+/// What is wrong with the steps of a round.
+enum StepsFault {
+    /// They contradict the bet: the check that fails, and how.
+    Mismatch(&'static str, &'static str),
+    /// They cannot be read.
+    Unreadable(DbError),
+}
 
-/// What a bet came to, and whether the steps of a round could have led there.
-fn verdict(bet: &BetDetails, steps: Option<&Steps>) -> Verdict {
-    let verdict = verify_bet(bet);
-    let (Some(steps), false) = (steps, matches!(verdict, Verdict::Mismatch { .. })) else { return verdict };
-    let steps = match steps {
-        Ok(steps) => steps,
-        Err(error) => return Verdict::Mismatch { check: "Steps".to_owned(), detail: error.to_string() },
+/// What is wrong with the steps of a round, if anything: whether they lead to its end, and show what is of its result.
+fn steps_fault(bet: &BetDetails, steps: Result<Vec<StepRow>, DbError>) -> Option<StepsFault> {
+    let steps: Vec<StepView> = match steps {
+        Ok(steps) => steps.into_iter().map(step_view).collect(),
+        Err(error) => return Some(StepsFault::Unreadable(error)),
     };
     let (end, result) = match &bet.state {
         BetState::Pending => (End::Open, None),
@@ -299,15 +311,12 @@ fn verdict(bet: &BetDetails, steps: Option<&Steps>) -> Verdict {
             (round_outcome.map_or(End::Open, |outcome| End::Recorded(outcome.as_str())), Some(result.clone()))
         }
     };
-    if let Some(Doubt::Impossible(words)) = rounds::doubt(&bet.game, end, steps) {
-        return Verdict::Mismatch { check: "Steps".to_owned(), detail: words.to_owned() };
+    if let Some(Doubt::Impossible(words)) = rounds::doubt(&bet.game, end, &steps) {
+        return Some(StepsFault::Mismatch("Steps", words));
     }
-    match result.as_ref().and_then(Value::as_array) {
-        Some(result) if !rounds::is_of_result(steps.iter().filter_map(|step| step.disclosed.as_ref()), result) => {
-            Verdict::Mismatch { check: "Disclosed".to_owned(), detail: NOT_OF_RESULT.to_owned() }
-        }
-        _ => verdict,
-    }
+    let result = result.as_ref().and_then(Value::as_array)?;
+    let shown = steps.iter().filter_map(|step| step.disclosed.as_ref());
+    (!rounds::is_of_result(shown, result)).then_some(StepsFault::Mismatch("Disclosed", NOT_OF_RESULT))
 }
 
 /// What a bet that ended without a result would have come to, once its seed is revealed.
@@ -442,14 +451,20 @@ async fn check_piece(
     let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
     for keys in closer.chunks(1_000) {
         let rows = rows_at(&mut tx, keys).await?;
-        let rounds = rows.iter().filter(|(_, row)| row.as_ref().is_ok_and(|bet| bet.kind == BetKind::Round));
-        let rounds: Vec<BetKey> = rounds.map(|(key, _)| *key).collect();
-        let steps = if rounds.is_empty() { HashMap::new() } else { tx.steps_at(&rounds).await? };
+        let rounds = rows.iter().filter_map(|(key, row)| Some((*key, row.as_ref().ok()?)));
+        let rounds: HashMap<BetKey, &BetDetails> = rounds.filter(|(_, bet)| bet.kind == BetKind::Round).collect();
+        let mut faults = HashMap::new();
+        if !rounds.is_empty() {
+            let keys: Vec<BetKey> = rounds.keys().copied().collect();
+            // Only those of one round are held at a time.
+            let look = |key, steps| {
+                let fault = rounds.get(&key).and_then(|bet| steps_fault(bet, steps));
+                faults.extend(fault.map(|fault| (key, fault)));
+            };
+            tx.steps_at(&keys, look).await?;
+        }
         counts = tokio::task::spawn_blocking(move || {
-            let viewed = |steps: Vec<_>| steps.into_iter().map(step_view).collect();
-            let steps: HashMap<BetKey, Steps> =
-                steps.into_iter().map(|(key, steps)| (key, steps.map(viewed))).collect();
-            rows.iter().for_each(|(key, row)| counts.judge(key, row, steps.get(key)));
+            rows.iter().for_each(|(key, row)| counts.judge(key, row, faults.get(key)));
             counts
         })
         .await?;

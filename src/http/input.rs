@@ -50,7 +50,7 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App, bytes_max: 
     if let Some(field) = json::inexact_integer(&bytes) {
         return Err(Problem::invalid(
             &field,
-            "an integer that JSON's numbers, as binary64, would change: send it as a string",
+            "a number that JSON's numbers, as binary64, would change: send it as a string",
         ));
     }
     if !value.is_object() {

@@ -1,5 +1,6 @@
 //! What HTTP demands of a message as a whole, whatever it asks: one host, and a body that is read to its end before the next request.
 
+use std::ops::Not as _;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::{EXPECT, HOST};
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, Version};
 use http_body::{Frame, SizeHint};
 
@@ -24,8 +26,15 @@ impl Malformed {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (host, more) = (hosts.next(), hosts.next().is_some());
         let unlike = |host: &HeaderValue| {
-            let authority = request.uri().authority().map(|authority| authority.as_str());
-            authority.is_some_and(|authority| !authority.as_bytes().eq_ignore_ascii_case(host.as_bytes()))
+            let default = if request.uri().scheme_str() == Some("http") { 80 } else { 443 };
+            let named = |authority: &Authority| {
+                (authority.host().to_ascii_lowercase(), authority.port_u16().unwrap_or(default))
+            };
+            let host = Authority::try_from(host.as_bytes());
+            request
+                .uri()
+                .authority()
+                .is_some_and(|authority| host.is_ok_and(|host| named(&host) == named(authority)).not())
         };
         match request.version() {
             Version::HTTP_11 if host.is_none() => Some(Self("the header Host is missing")),
@@ -50,7 +59,8 @@ impl Lent {
         if request.version() > Version::HTTP_11 || request.body().is_end_stream() {
             return None;
         }
-        let body = Shared(Arc::new(Mutex::new(std::mem::take(request.body_mut()))));
+        let whole = std::mem::take(request.body_mut());
+        let body = Shared(Arc::new(Mutex::new(Reading { body: whole, ended: false })));
         *request.body_mut() = Body::new(body.clone());
         Some(Self { body, awaited: request.headers().contains_key(EXPECT) })
     }
@@ -75,11 +85,17 @@ impl Lent {
     }
 }
 
+struct Reading {
+    body: Body,
+    /// Of a chunked body only reading it tells.
+    ended: bool,
+}
+
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Body>>);
+struct Shared(Arc<Mutex<Reading>>);
 
 impl Shared {
-    fn body(&self) -> MutexGuard<'_, Body> {
+    fn reading(&self) -> MutexGuard<'_, Reading> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,15 +105,19 @@ impl HttpBody for Shared {
     type Error = axum::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut *self.body()).poll_frame(cx)
+        let mut reading = self.reading();
+        let frame = ready!(Pin::new(&mut reading.body).poll_frame(cx));
+        reading.ended |= frame.is_none();
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body().is_end_stream()
+        let reading = self.reading();
+        reading.ended || reading.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body().size_hint()
+        self.reading().body.size_hint()
     }
 }
 
@@ -120,6 +140,8 @@ mod tests {
             (Version::HTTP_10, "/", &[]),
             (two, "https://a:1/", &[]),
             (two, "https://a:1/", &["A:1"]),
+            (two, "https://a/", &["a:443"]),
+            (two, "http://a:80/", &["a"]),
             (two, "/", &["a"]),
         ] {
             assert_eq!(fault(version, uri, hosts), None, "{version:?} {uri} {hosts:?}");
@@ -128,6 +150,9 @@ mod tests {
         for version in [Version::HTTP_10, one, two] {
             assert_eq!(fault(version, "https://a/", &["a", "a"]), Some("the header Host stands twice"));
         }
-        assert_eq!(fault(two, "https://a:1/", &["a:2"]), Some("the header Host is unlike :authority"));
+        for (uri, host) in [("https://a:1/", "a:2"), ("https://a/", "b"), ("https://a/", "a:80"), ("https://a/", "a b")]
+        {
+            assert_eq!(fault(two, uri, &[host]), Some("the header Host is unlike :authority"), "{uri} {host}");
+        }
     }
 }

@@ -92,6 +92,7 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, mut request: Re
             }),
         };
         let code = problem::fill_in(&mut response, &request_id).map(|code| code.as_str());
+        let took = started.elapsed();
         let ends = match lent {
             Some(lent) => !lent.read_rest().await,
             None => false,
@@ -104,7 +105,6 @@ pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, mut request: Re
             headers.insert(REQUEST_ID, id);
         }
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        let took = started.elapsed();
         metrics.answered(method, route, response.status(), code, took);
         let status = response.status().as_u16();
         let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);

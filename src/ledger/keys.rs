@@ -184,5 +184,8 @@ async fn register_days_in(
         opens = registered.key.redeem_from + TimeDelta::days(1);
         changed.push(registered);
     }
+    if changed.iter().any(|key| key.replayed) {
+        tx.acknowledge_again().await?;
+    }
     Ok(changed)
 }

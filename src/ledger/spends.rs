@@ -103,7 +103,17 @@ impl Ledger {
     pub(super) async fn spend_together(&self, spends: &[Spend]) -> Result<Vec<BatchResult>, LedgerError> {
         check_batch(spends)?;
         let batch = Batch::new(spends);
-        transaction!(self.inner.store, "spend.atomic", |tx| spend_together_in(tx, &batch).await)
+        let spent = transaction!(self.inner.store, "spend.atomic", |tx| spend_together_in(tx, &batch).await);
+        if let Err(LedgerError::BatchRefused { results }) = &spent
+            && results.iter().any(|result| result.replayed)
+        {
+            // What was inserted for the others is rolled back, and this is acknowledged all the same.
+            transaction!(self.inner.store, "spend.again", |tx| tx
+                .acknowledge_again()
+                .await
+                .map_err(LedgerError::from))?;
+        }
+        spent
     }
 
     pub(super) async fn give_back(&self, spend: &Spend) -> Result<(), LedgerError> {

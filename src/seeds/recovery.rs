@@ -41,6 +41,8 @@ impl Seeds {
 
     /// Refuses to go on with a session of an earlier epoch.
     pub(super) fn in_epoch(&self, session: &SessionRow) -> Result<(), Attempt> {
+        // Another instance moved it already: what is made for it from now on is of that epoch.
+        self.inner.store.saw_epoch(session.epoch);
         if session.epoch < self.epoch() { Err(Attempt::Outdated(session.session_id)) } else { Ok(()) }
     }
 

@@ -173,7 +173,7 @@ struct Marks {
     /// The epoch of all of them while the instance serves.
     epoch: i32,
     /// By writer. While the instance serves, each that it uses has one, and each that is there for settings that had more has one if it
-    /// acknowledged anything in this epoch: to be compared, not to be used.
+    /// was started in this epoch: to be compared, not to be used.
     kept: Vec<Option<Kept>>,
 }
 
@@ -269,8 +269,7 @@ impl Fence {
         self.folder.keep_instance()?;
         witness::lock(connection).await?;
         let epoch = witness::situation(connection).await?.epoch;
-        let mut changed = Vec::new();
-        let mut marks = Vec::new();
+        let (mut started, mut changed, mut marks) = (Vec::new(), Vec::new(), Vec::new());
         // What settings that had more writers acknowledged is missed as soon as what these acknowledge.
         for no in (0..).take(kept.len().max(self.writers as usize)) {
             let kept = kept.get(no as usize).copied().flatten();
@@ -290,6 +289,7 @@ impl Fence {
                 _ => {
                     let mark = Mark { incarnation: Uuid::new_v4(), epoch, seq: 0 };
                     witness::start_writer(connection, &self.folder.instance, no, &mark).await?;
+                    started.push(no);
                     mark
                 }
             };
@@ -300,11 +300,13 @@ impl Fence {
         }
         let writers = (0..self.writers).zip(&marks).filter_map(|(no, kept)| {
             let Kept { mark, slot } = (*kept)?;
-            Some(Writer { no, expected: mark.seq, slot, uncertain: false })
+            // A commit of the process before may still be under way.
+            let uncertain = started.binary_search(&no).is_err();
+            Some(Writer { no, expected: mark.seq, slot, uncertain })
         });
         let writers = writers.collect();
-        // The database first. When the file does not follow, the file says nothing of a writer, or something of an earlier epoch:
-        // either way it starts again.
+        // The database first. When the file does not follow, the file says nothing of a writer, or something of an earlier epoch, and it starts
+        // again; or it is behind a row, which is taken over again.
         connection.execute("COMMIT").await.map_err(|error| super::commit_error("witness.start", error))?;
         for (no, slot, mark) in changed {
             self.folder.write(no, slot, &mark).await?;
@@ -480,22 +482,27 @@ impl Fence {
 
     /// Makes durable outside of the database too what commits came to whose answers were lost: whoever asks is told of it.
     async fn keep_uncertain(self: &Arc<Self>, rows: &[Option<Mark>]) {
-        let committed = |writer: &Writer| {
-            let (expected, _) = self.expectation(writer);
-            let row = rows.get(writer.no as usize).copied().flatten();
-            writer.uncertain && row == Some(Mark { seq: expected.seq + 1, ..expected })
+        let unkept = |writer: &Writer| {
+            let row = rows.get(writer.no as usize).copied().flatten()?;
+            let mark = locked(&self.marks).kept.get(writer.no as usize).copied().flatten()?.mark;
+            let known = row.seq == writer.expected || (writer.uncertain && row.seq == writer.expected + 1);
+            (known && row.seq > mark.seq && row == Mark { seq: row.seq, ..mark }).then_some(row)
         };
         while let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             let writer = {
                 let mut free = locked(&self.free);
-                free.iter().position(committed).map(|place| free.swap_remove(place))
+                let found = free.iter().enumerate().find_map(|(place, writer)| Some((place, unkept(writer)?)));
+                found.map(|(place, row)| (free.swap_remove(place), row))
             };
-            let Some(writer) = writer else { return };
-            let ticket = Ticket { fence: Arc::clone(self), writer, counted: true, _permit: permit };
-            if ticket.settle(Ok(())).await.is_err() {
+            let Some((writer, row)) = writer else { return };
+            let mut ticket = Ticket { fence: Arc::clone(self), writer, counted: false, _permit: permit };
+            if ticket.keep(row).await.is_err() {
                 // Quarantined.
                 return;
             }
+            // Of a commit after the one that the row tells of nothing is known yet.
+            ticket.writer.uncertain &= row.seq == writer.expected;
+            ticket.writer.expected = row.seq;
         }
     }
 
@@ -660,10 +667,17 @@ impl Ticket {
     /// After the commit: makes what was committed durable outside the database too, and only then is it acknowledged.
     pub async fn settle(mut self, committed: Result<(), DbError>) -> Result<(), DbError> {
         committed?;
-        let no = self.writer.no;
         let (mark, _) = self.fence.expectation(&self.writer);
         let mark = Mark { seq: mark.seq + 1, ..mark };
-        let slot = 1 - self.writer.slot;
+        self.keep(mark).await?;
+        self.writer = Writer { expected: mark.seq, uncertain: false, ..self.writer };
+        self.counted = false;
+        Ok(())
+    }
+
+    /// Makes a mark durable outside the database, of what was committed.
+    async fn keep(&mut self, mark: Mark) -> Result<(), DbError> {
+        let (no, slot) = (self.writer.no, 1 - self.writer.slot);
         if let Err(error) = self.fence.folder.write(no, slot, &mark).await {
             // Committed, and not witnessed: nobody may be told yet. Nothing is missing from the database, so the others go on.
             self.fence.quarantine(format!("{error}; restart the service once that is put right"), Post::No);
@@ -672,8 +686,7 @@ impl Ticket {
         if let Some(kept) = locked(&self.fence.marks).kept.get_mut(no as usize) {
             *kept = Some(Kept { mark, slot });
         }
-        self.writer = Writer { no, expected: mark.seq, slot, uncertain: false };
-        self.counted = false;
+        self.writer.slot = slot;
         Ok(())
     }
 }

@@ -74,6 +74,17 @@ async fn every_change_that_is_acknowledged_again_is_counted_again_i10() {
             assert_eq!((first.0 / 100, again.0), (2, 200), "{}: {first:?} {again:?}", change.name);
             assert!(counted().await > before, "{}, {grouped}", change.name);
         }
+        // A refused batch tells of each token.
+        let (ours, theirs) = (spend(), spend());
+        for spend in [&ours, &theirs] {
+            stage.caller.post("/v1/spends", spend.clone()).await;
+        }
+        let before = counted().await;
+        let other = json!({ "keyId": "k", "nonce": theirs["nonce"], "spendId": Uuid::new_v4() });
+        let both = json!({ "spends": [ours, other], "atomic": true });
+        let (status, problem) = stage.caller.call("POST", "/v1/spends/batch", Some(both)).await;
+        assert_eq!((status, &problem["results"][0]["replayed"]), (409, &json!(true)), "{problem}");
+        assert!(counted().await > before, "{grouped}");
     }
 }
 

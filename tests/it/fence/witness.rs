@@ -185,6 +185,31 @@ async fn a_commit_whose_answer_was_lost_is_witnessed_before_anybody_is_told_of_i
     }
 }
 
+/// The process died; its backend still waits for a standby, or for the disk.
+#[tokio::test]
+async fn a_commit_of_the_process_before_that_comes_after_the_start_is_adopted_i9_i10() {
+    for look in [false, true] {
+        let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());
+        let proxy = Proxy::start(&db.service_url).await;
+        let one = FenceSettings { writers: 1, ..settings(folder.path(), false) };
+        let instance = Instance::over(fenced(&proxy.url(&db.service_url), &one).await.unwrap(), &db).await;
+        instance.key("k").await;
+        proxy.cut_and_deliver_later(b"COMMIT");
+        instance.ledger.spend(&spend("k", 0)).await.unwrap_err();
+        instance.stop().await;
+        let instance = Instance::over(fenced(&db.service_url, &one).await.unwrap(), &db).await;
+        proxy.deliver();
+        db.wait_until("SELECT count(*) = 1 FROM fairledger.spends").await;
+        if look {
+            instance.store.watch().await.unwrap();
+            assert!(numbers(&db, folder.path()).await.values().all(|(row, file)| row == file));
+        }
+        instance.ledger.spend(&spend("k", 1)).await.unwrap();
+        assert_eq!(instance.store.quarantine(), None);
+        assert!(numbers(&db, folder.path()).await.values().all(|(row, file)| row == file));
+    }
+}
+
 #[tokio::test]
 async fn a_caller_that_goes_away_in_mid_commit_leaves_a_writer_that_finds_out_i10() {
     let (db, folder) = (TestDb::new().await, tempfile::tempdir().unwrap());

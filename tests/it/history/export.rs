@@ -416,11 +416,16 @@ async fn what_is_of_another_export_or_of_none_is_not_gone_on_with() {
     assert!(refused(&whole, Format::Csv, &filters).contains("byte 0"));
     assert!(refused(b"{\"type\":\"header\"}\n", Format::Ndjson, &filters).contains("header"));
     assert!(refused(b"\0\0\0\n", Format::Ndjson, &filters).contains("byte 0"));
-    for (other, format) in
-        [(&b"my notes"[..], Format::Ndjson), (b"{\"type\":\"h3", Format::Ndjson), (b"types", Format::Csv)]
-    {
-        assert!(refused(other, format, &filters).contains("no part of an export"));
+    for (other, format) in [
+        (&b"my notes"[..], Format::Ndjson),
+        (b"{\"type\":\"h3", Format::Ndjson),
+        (b"types", Format::Csv),
+        (b"type,", Format::Ndjson),
+        (b"failed,", Format::Csv),
+    ] {
+        assert_eq!(refused(other, format, &filters), "it is no part of an export");
     }
+    assert!(refused(b"type,colour\r\n", Format::Csv, &filters).contains("byte 0"));
     let mut longer = whole.clone();
     longer.extend_from_slice(b"{}\n");
     assert!(refused(&longer, Format::Ndjson, &filters).contains("after its trailer"));
