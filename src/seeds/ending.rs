@@ -126,7 +126,7 @@ impl Seeds {
             set_at,
         )
         .await?;
-        self.commit_next(tx, session_id, next.seed_no + 1).await?;
+        self.commit_next(tx, session_id, next.seed_no + 1, session.epoch).await?;
         let answer = SeedEnded { revealed, session: self.view_in(tx, session_id).await?, replayed: false };
         Ok(Ended { answer, seed_no: live.seed_no })
     }
@@ -302,15 +302,21 @@ impl Seeds {
         Ok(Some(Revealed { server_seed: clear, commitment: seed.commitment, bets: seed.next_nonce }))
     }
 
-    /// Makes and commits a session's next seed.
-    pub(super) async fn commit_next(&self, tx: &mut Tx, session_id: Uuid, seed_no: i32) -> Result<(), DbError> {
+    /// Makes and commits a session's next seed, in the epoch that the session is in: this instance may not have heard of that yet.
+    pub(super) async fn commit_next(
+        &self,
+        tx: &mut Tx,
+        session_id: Uuid,
+        seed_no: i32,
+        epoch: i32,
+    ) -> Result<(), DbError> {
         let seed = ServerSeed::generate();
         let commitment = seed.commitment();
         if !tx.insert_commitment(&commitment, session_id, seed_no).await? {
             return Err(corrupt("commitment", "256 random bits came twice: the random source is broken"));
         }
         let sealed = self.inner.ring.seal(session_id, &commitment, &seed);
-        tx.insert_next_seed(session_id, seed_no, &commitment, &sealed, self.epoch()).await
+        tx.insert_next_seed(session_id, seed_no, &commitment, &sealed, epoch).await
     }
 
     /// Locks the live seed and voids those of its reservations that have expired: they are pending no more, swept or not.

@@ -41,8 +41,6 @@ impl Seeds {
 
     /// Refuses to go on with a session of an earlier epoch.
     pub(super) fn in_epoch(&self, session: &SessionRow) -> Result<(), Attempt> {
-        // Another instance moved it already: what is made for it from now on is of that epoch.
-        self.inner.store.saw_epoch(session.epoch);
         if session.epoch < self.epoch() { Err(Attempt::Outdated(session.session_id)) } else { Ok(()) }
     }
 
@@ -119,7 +117,7 @@ impl Seeds {
         let sealed = self.inner.ring.seal(session_id, &commitment, &seed);
         let (client_seed, source) = (ClientSeed::generate(), ClientSeedSource::Generated);
         tx.insert_live_seed(session_id, seed_no, &commitment, &sealed, epoch, None, &client_seed, source, None).await?;
-        self.commit_next(tx, session_id, seed_no + 1).await
+        self.commit_next(tx, session_id, seed_no + 1, epoch).await
     }
 
     /// Moves some of the sessions that are still of an earlier epoch, from a place on; gives how many, and where to go on. None: there

@@ -93,7 +93,7 @@ impl Seeds {
             None,
         )
         .await?;
-        self.commit_next(tx, session_id, 1).await?;
+        self.commit_next(tx, session_id, 1, epoch).await?;
         Ok(SessionCreated { view: self.view_in(tx, session_id).await?, replayed: false })
     }
 
