@@ -1,11 +1,13 @@
 //! What group commit is worth: spends, bets and reservations by many callers, against one transaction a call, against Redis with a synced
 //! append-only file, and against what PostgreSQL inserts at all. Prints one JSON object; docs/PERFORMANCE.md explains it.
 //!
-//! Everything runs on this machine, one run after the other. Only ratios within one run mean anything. `cargo bench --bench throughput`
-//! takes the time of `FAIRLEDGER_BENCH_SECONDS` (3) for each run; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation` takes some of the parts,
-//! and `memory`, which is not measured otherwise, spends with 1,024 callers for that time; `FAIRLEDGER_BENCH_WRITERS` tries another number
-//! of writers. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs `redis-server` and
-//! `pgbench`.
+//! Everything runs on this machine, one run after the other. Only ratios within one run mean anything, and a machine that is shared with
+//! others may halve either side of one; so everything is measured in `FAIRLEDGER_BENCH_ROUNDS` (3) rounds, and a ratio is the median of
+//! the rounds' own, with the least and the most beside it. `cargo bench --bench throughput` takes the time of `FAIRLEDGER_BENCH_SECONDS` (3)
+//! for each run; `FAIRLEDGER_BENCH_CALLERS` takes one number of callers; `FAIRLEDGER_BENCH_ONLY=spends,bets,http,calculation` takes some of
+//! the parts, and `memory`, which is not measured otherwise, spends with 1,024 callers for that time; `FAIRLEDGER_BENCH_WRITERS` tries
+//! another number of writers. Without `--bench` (`cargo test --benches`) each thing runs once, briefly, to see that it works. Needs
+//! `redis-server` and `pgbench`.
 
 mod bets;
 mod calculation;
@@ -34,7 +36,9 @@ const NEVER: Repeats = Repeats(None);
 struct Plan {
     full: bool,
     time: Duration,
+    rounds: usize,
     callers: Vec<usize>,
+    connections: Vec<usize>,
     sessions: usize,
     only: Option<String>,
 }
@@ -48,13 +52,14 @@ impl Plan {
             None if full => Duration::from_secs(3),
             None => Duration::from_millis(100),
         };
-        let callers = match number("FAIRLEDGER_BENCH_CALLERS") {
-            Some(callers) => vec![callers as usize],
-            None if full => vec![1, 16, 64, 256, 1_024],
-            None => vec![1, 8],
+        let rounds = number("FAIRLEDGER_BENCH_ROUNDS").unwrap_or(if full { 3 } else { 1 }).max(1) as usize;
+        let (callers, connections) = match number("FAIRLEDGER_BENCH_CALLERS") {
+            Some(callers) => (vec![callers as usize], vec![callers as usize]),
+            None if full => (vec![1, 16, 64, 256, 1_024], vec![64, 256]),
+            None => (vec![1, 8], vec![4]),
         };
         let only = std::env::var("FAIRLEDGER_BENCH_ONLY").ok();
-        Self { full, time, callers, sessions: if full { 10_000 } else { 20 }, only }
+        Self { full, time, rounds, callers, connections, sessions: if full { 10_000 } else { 20 }, only }
     }
 
     fn wants(&self, part: &str) -> bool {
@@ -77,7 +82,7 @@ pub fn writers() -> GroupSettings {
     GroupSettings { writers: writers.unwrap_or(default.writers), ..default }
 }
 
-/// Results by name, told on the error stream as they come.
+/// Results of one round by name, told on the error stream as they come.
 #[derive(Default)]
 struct Report(Map<String, Value>);
 
@@ -90,14 +95,10 @@ impl Report {
         self.0.insert(name, json!(measured));
     }
 
-    fn rate(&self, name: &str) -> Option<f64> {
-        self.0.get(name)?.get("rate_per_s")?.as_f64()
-    }
-
-    /// The rate of one thing over that of another, where both were measured.
-    fn ratio(&self, ours: &str, theirs: &str) -> Option<(String, Value)> {
-        let ratio = self.rate(ours)? / self.rate(theirs)?;
-        Some((format!("{ours} / {theirs}"), json!((ratio * 100.0).round() / 100.0)))
+    /// One figure of one thing over that of another, where both were measured.
+    fn ratio(&self, figure: &str, ours: &str, theirs: &str) -> Option<f64> {
+        let read = |name: &str| self.0.get(name)?.get(figure)?.as_f64();
+        Some(read(ours)? / read(theirs)?)
     }
 }
 
@@ -181,8 +182,7 @@ async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &st
     let seeds = bets::service(postgres, true, false, ring).await?;
     let ledger = spends::ledger(postgres, true).await?;
     let alone = spends::ledger(postgres, false).await?;
-    let connections: &[usize] = if plan.full { &[64, 256] } else { &[4] };
-    for &connections in connections {
+    for &connections in &plan.connections {
         let key_id = spends::new_key(&ledger, spends::next_run()).await?;
         postgres.settle().await?;
         let measured = http::spends(&seeds, ledger.clone(), key_id.as_str(), connections, plan.time).await?;
@@ -216,7 +216,7 @@ async fn measure_memory(plan: &Plan, postgres: &Postgres, report: &mut Report) -
 }
 
 /// The ratios that docs/PERFORMANCE.md states.
-fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
+fn ratios(plan: &Plan, rounds: &[Report]) -> Map<String, Value> {
     let mut pairs = Vec::new();
     for callers in &plan.callers {
         for (ours, theirs) in [
@@ -237,16 +237,31 @@ fn ratios(plan: &Plan, report: &Report) -> Map<String, Value> {
         pairs.push((format!("bets.group.{callers}"), "bets.pgbench".to_owned()));
         pairs.push(("bets.pgbench".to_owned(), format!("bets.redis.{callers}")));
     }
-    for connections in [64, 256] {
+    for connections in &plan.connections {
         pairs.push((format!("http.group.{connections}"), format!("http.redis.{connections}")));
     }
-    pairs.iter().filter_map(|(ours, theirs)| report.ratio(ours, theirs)).collect()
+    let mut pairs: Vec<_> = pairs.into_iter().map(|(ours, theirs)| ("rate_per_s", ours, theirs)).collect();
+    // One caller waits for nobody else: what counts is how long.
+    for what in ["spends", "bets", "reservations"] {
+        pairs.push(("p50_us", format!("{what}.group.1"), format!("{what}.alone.1")));
+    }
+    let mut ratios = Map::new();
+    for (figure, ours, theirs) in &pairs {
+        let mut found: Vec<f64> = rounds.iter().filter_map(|report| report.ratio(figure, ours, theirs)).collect();
+        found.sort_by(f64::total_cmp);
+        if let (Some(least), Some(most)) = (found.first(), found.last()) {
+            let median = (found[(found.len() - 1) / 2] + found[found.len() / 2]) / 2.0;
+            let [median, least, most] = [median, *least, *most].map(|ratio| (ratio * 100.0).round() / 100.0);
+            let name = format!("{ours} / {theirs}, {figure}");
+            ratios.insert(name, json!({ "median": median, "least": least, "most": most }));
+        }
+    }
+    ratios
 }
 
-async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value> {
+/// Everything that is wanted, once.
+async fn measure_round(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &str) -> Done<Report> {
     let mut report = Report::default();
-    // One for all services on the database.
-    let ring = KeyRing::generate_entry("k1");
     if plan.wants("calculation") {
         report.0.insert("calculation".into(), calculation::measure(plan.full)?);
     }
@@ -254,16 +269,28 @@ async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value>
         measure_spends(plan, postgres, redis, &mut report).await?;
     }
     if plan.wants("bets") {
-        measure_bets(plan, postgres, redis, &ring, &mut report).await?;
+        measure_bets(plan, postgres, redis, ring, &mut report).await?;
     }
     if plan.wants("http") {
-        measure_http(plan, postgres, redis, &ring, &mut report).await?;
+        measure_http(plan, postgres, redis, ring, &mut report).await?;
     }
     if plan.only.is_some() && plan.wants("memory") {
         measure_memory(plan, postgres, &mut report).await?;
     }
-    let ratios = ratios(plan, &report);
-    Ok(json!({ "bench": "throughput", "seconds": plan.time.as_secs_f64(), "ratios": ratios, "measured": report.0 }))
+    Ok(report)
+}
+
+async fn measure(plan: &Plan, postgres: &Postgres, redis: &Redis) -> Done<Value> {
+    // One for all services on the database.
+    let ring = KeyRing::generate_entry("k1");
+    let mut rounds = Vec::with_capacity(plan.rounds);
+    for round in 1..=plan.rounds {
+        eprintln!("round {round} of {}", plan.rounds);
+        rounds.push(measure_round(plan, postgres, redis, &ring).await?);
+    }
+    let ratios = ratios(plan, &rounds);
+    let rounds: Vec<_> = rounds.into_iter().map(|report| report.0).collect();
+    Ok(json!({ "bench": "throughput", "seconds": plan.time.as_secs_f64(), "ratios": ratios, "rounds": rounds }))
 }
 
 fn main() -> Done<()> {
