@@ -278,8 +278,8 @@ async fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The server in the foreground. Settings on its command line beat the ones in its files, so those on which durability and privacy hang cannot be lost by an edit; the
-/// rest (memory, connections) is left to `postgresql.conf`, where an operator may change it.
+/// The server in the foreground. Settings on its command line beat the ones in its files, so those on which durability and privacy hang
+/// cannot be lost by an edit; the rest (memory, connections) is left to `postgresql.conf`, where an operator may change it.
 fn server_job(
     data_dir: &Path,
     cluster: &Path,

@@ -1,7 +1,8 @@
 //! `demo`: the main job end to end, on a throw-away PostgreSQL in a temporary folder.
 //!
-//! One token spent by fifty callers at once (I1). Fifty bets at once under one commitment (I3, I4), its reveal (I7), every record recomputed from what was revealed, and a round of
-//! mines whose result nobody could see before its end (I11). Nothing in it is prepared: each run has other seeds.
+//! One token spent by fifty callers at once (I1). Fifty bets at once under one commitment (I3, I4), its reveal (I7), every record
+//! recomputed from what was revealed, and a round of mines whose result nobody could see before its end (I11). Nothing in it is prepared:
+//! each run has other seeds.
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;

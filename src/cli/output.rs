@@ -3,9 +3,9 @@
 //! * `show!` prints a line of the answer. When that fails, the failure is kept and what follows is dropped: a command that changes
 //!   something does all of it or nothing, whoever reads along.
 //! * `note!` tells a person something on standard error. Where nobody reads it, nothing is lost.
-//! * [`end`] makes an exit code of it all: 141, as a shell tells of SIGPIPE, when the reader went away (`fairledger coverage ID | head -1`), and 1 with a
-//!   message on standard error when the output could not be written (a full disk). A command that failed or found something wrong ends with
-//!   its own code.
+//! * [`end`] makes an exit code of it all: 141, as a shell tells of SIGPIPE, when the reader went away
+//!   (`fairledger coverage ID | head -1`), and 1 with a message on standard error when the output could not be written (a full disk). A
+//!   command that failed or found something wrong ends with its own code.
 //!
 //! Nothing else prints: clippy refuses `println!` and `eprintln!` in this crate.
 

@@ -243,15 +243,17 @@ impl<A: Access> Tx<A> {
         let what = "seed";
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.status, s.epoch, s.committed_at AS "committed_at: StoredTime",
-                      s.live_at AS "live_at: StoredTime", s.client_seed, s.client_seed_source, s.client_seed_at AS "client_seed_at: StoredTime", s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.live_at AS "live_at: StoredTime", s.client_seed, s.client_seed_source,
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.next_nonce, s.pending,
+                      s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       (c.commitment IS NOT NULL) AS "in_directory!", (s.seed_no = 0 OR q.session_id IS NOT NULL) AS "has_predecessor!",
                       (q.client_seed = s.client_seed) AS same_text, (q.client_seed_at = s.client_seed_at) AS same_time,
                       f.epoch AS "next_epoch?", (f.live_at IS NOT NULL) AS "next_was_live!", f.retired_by AS "next_retired_by?",
                       f.client_seed_source AS "next_source?", coalesce(f.committed_at, w.committed_at) AS "next_committed_at: StoredTime",
                       coalesce(s.epoch < (SELECT max(epoch) FROM fairledger.recoveries), false) AS "recovered_since!",
                       coalesce(x.status = 'open', false) AS "session_open!", (s.epoch = 0 OR e.epoch IS NOT NULL) AS "epoch_known!",
-                      (x.session_id IS NOT NULL) AS "has_session!", coalesce(x.origin = 'service', false) AS "of_service!", r.server_seed AS "server_seed?",
-                      r.revealed_at AS "revealed_at?: StoredTime", r.reason AS "reason?", (d.seed_no IS NOT NULL) AS "reveal_due!"
+                      (x.session_id IS NOT NULL) AS "has_session!", coalesce(x.origin = 'service', false) AS "of_service!",
+                      r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", r.reason AS "reason?", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s
                LEFT JOIN fairledger.sessions x ON x.session_id = s.session_id
                LEFT JOIN fairledger.reveals r ON r.session_id = s.session_id AND r.seed_no = s.seed_no
@@ -259,8 +261,10 @@ impl<A: Access> Tx<A> {
                LEFT JOIN fairledger.commitments c
                       ON c.commitment = s.commitment AND c.session_id = s.session_id AND c.seed_no = s.seed_no
                LEFT JOIN fairledger.seeds q ON q.session_id = s.session_id AND q.seed_no = CASE WHEN s.seed_no > 0 THEN s.seed_no - 1 END
-               LEFT JOIN fairledger.seeds f ON f.session_id = s.session_id AND f.seed_no = CASE WHEN s.seed_no < 2147483647 THEN s.seed_no + 1 END
-               LEFT JOIN fairledger.next_seeds w ON w.session_id = s.session_id AND w.seed_no = CASE WHEN s.seed_no < 2147483647 THEN s.seed_no + 1 END
+               LEFT JOIN fairledger.seeds f
+                      ON f.session_id = s.session_id AND f.seed_no = CASE WHEN s.seed_no < 2147483647 THEN s.seed_no + 1 END
+               LEFT JOIN fairledger.next_seeds w
+                      ON w.session_id = s.session_id AND w.seed_no = CASE WHEN s.seed_no < 2147483647 THEN s.seed_no + 1 END
                LEFT JOIN fairledger.recoveries e ON e.epoch = s.epoch
                WHERE (s.session_id, s.seed_no) > ($1, $2) AND (s.session_id, s.seed_no) <= ($3, $4)
                ORDER BY s.session_id, s.seed_no LIMIT $5"#,
@@ -347,21 +351,24 @@ impl<A: Access> Tx<A> {
                    SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
                           0 AS void, 0 AS pending, 0 AS expired, 0 AS settled, 0 AS step, 0 AS steps_up_to, NULL::int AS steps_told,
                           0 AS cards_untold, 0 AS mines_untold,
-                          taken_at, NULL::timestamptz AS ended_at, NULL::timestamptz AS later_at, expires_at, NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
+                          taken_at, NULL::timestamptz AS ended_at, NULL::timestamptz AS later_at, expires_at,
+                          NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
                           ((stake >= 0 AND stake < 1e38 AND scale(stake) <= 18) IS FALSE OR (expires_at IS NULL) = (kind = 'reservation')
                            OR (expires_at > taken_at AND expires_at <= '9999-12-31 23:59:59.999999+00') IS FALSE)::int AS impossible
                    FROM fairledger.bets
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, -coalesce(round_outcome = 'lost', true)::int,
                                     NULL, recorded_at, NULL, NULL, NULL, NULL, (round_outcome IS NOT NULL)::int,
                                     (recorded_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.outcomes
-                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0, CASE WHEN reason = 'recovery' THEN -1000000 ELSE 0 END,
+                   UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0,
+                                    CASE WHEN reason = 'recovery' THEN -1000000 ELSE 0 END,
                                     NULL, voided_at, NULL, NULL, taken_at, CASE WHEN reason = 'expired' THEN voided_at END, NULL,
                                     (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
                                     0, 0, 0, next_step, -cards_shown::bigint, -mine_shown::int, NULL, NULL, NULL, NULL, taken_at, expires_at,
                                     (kind = 'round')::int, 0 FROM fairledger.pending
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, settled_at, NULL, NULL, NULL, NULL,
-                                    ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18 AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int
+                                    ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18
+                                     AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int
                              FROM fairledger.settlements
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index::bigint + 1, NULL,
                                     CASE WHEN disclosed::text LIKE '{"cards":["%'

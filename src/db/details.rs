@@ -261,7 +261,8 @@ macro_rules! details_from {
             Raw,
             r#"SELECT session_id AS "session_id!", seed_no AS "seed_no!", nonce AS "nonce!", bet_ref AS "bet_ref!", kind AS "kind!",
                       game AS "game!", params AS "params!", selection, stake::text AS stake, currency, context, rules_id, rules_sha256, floats,
-                      taken_at AS "taken_at!: StoredTime", expires_at AS "expires_at: StoredTime", commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
+                      taken_at AS "taken_at!: StoredTime", expires_at AS "expires_at: StoredTime",
+                      commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
                       signature, signer, round_outcome, status, void_reason, payout::text AS payout, settlement_outcome, displayed,
                       settlement_rules, settled_at AS "settled_at: StoredTime"
                FROM "# + $source + $conditions,

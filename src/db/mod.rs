@@ -4,8 +4,8 @@
 //! transaction has a name for metrics and logs, states READ COMMITTED and its time limits as it begins, and is tried again by
 //! `transaction!` only after a serialization failure or a deadlock, a bounded number of times.
 //!
-//! Keeps I4 (what belongs together is one transaction), I10 (see `fence`), I9 (an unknown outcome is called unknown) and I12 (every statement, lock
-//! wait and queue for a connection is bounded).
+//! Keeps I4 (what belongs together is one transaction), I10 (see `fence`), I9 (an unknown outcome is called unknown) and I12 (every
+//! statement, lock wait and queue for a connection is bounded).
 //!
 //! Statements take their locks in the order sessions, seeds, next_seeds, pending. The types [`sessions::LockedSession`] and
 //! [`seeds::LockedSeed`] are the proof of a lock and are asked for by what needs one.

@@ -343,8 +343,8 @@ impl<A: Access> Tx<A> {
     pub async fn seed(&mut self, session_id: Uuid, seed_no: i32) -> Result<Option<SeedRow>, DbError> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
-                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime",
+                      s.live_at AS "live_at: StoredTime", s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
                LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
@@ -367,8 +367,8 @@ impl<A: Access> Tx<A> {
     pub async fn latest_seed(&mut self, session_id: Uuid) -> Result<Option<SeedRow>, DbError> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
-                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime",
+                      s.live_at AS "live_at: StoredTime", s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
                LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
@@ -390,8 +390,8 @@ impl<A: Access> Tx<A> {
     pub async fn seeds(&mut self, session_id: Uuid, limit: i64) -> Result<Vec<SeedRow>, DbError> {
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
-                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime",
+                      s.live_at AS "live_at: StoredTime", s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       r.server_seed AS "server_seed?", r.revealed_at AS "revealed_at?: StoredTime", (d.seed_no IS NOT NULL) AS "reveal_due!"
                FROM fairledger.seeds s LEFT JOIN fairledger.reveals r USING (session_id, seed_no)
                LEFT JOIN fairledger.reveals_due d USING (session_id, seed_no)
@@ -602,8 +602,8 @@ impl Tx {
     pub async fn lock_live_seed(&mut self, session: &LockedSession) -> Result<Option<LockedSeed>, DbError> {
         let row = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.sealed_seed, s.seal_key_id, s.client_seed, s.client_seed_source,
-                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime", s.live_at AS "live_at: StoredTime",
-                      s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
+                      s.client_seed_at AS "client_seed_at: StoredTime", s.epoch, s.committed_at AS "committed_at: StoredTime",
+                      s.live_at AS "live_at: StoredTime", s.status, s.next_nonce, s.pending, s.retired_at AS "retired_at: StoredTime", s.retired_by,
                       NULL::bytea AS server_seed, NULL::timestamptz AS "revealed_at: StoredTime", false AS "reveal_due!"
                FROM fairledger.seeds s WHERE s.session_id = $1 AND s.status = 'live' FOR NO KEY UPDATE"#,
             session.session_id,

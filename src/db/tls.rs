@@ -1,7 +1,7 @@
 //! TLS to PostgreSQL for the migrator's driver, which leaves it to others; the pool's driver brings its own.
 //!
-//! Both read the same connection URLs: `sslmode=verify-full` with `sslrootcert=FILE`, or with the system's roots. The migrator's driver sees nothing of
-//! these parameters.
+//! Both read the same connection URLs: `sslmode=verify-full` with `sslrootcert=FILE`, or with the system's roots. The migrator's driver
+//! sees nothing of these parameters.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! writer does neither: it keeps its connection, states the limits once, and makes another when that one is lost. Through a
 //! transaction-pooling PgBouncer nothing may stay in a session, so there every transaction states them.
 //!
-//! Keeps I9 and I10 as [`Tx`](super::Tx) does (a lost answer to a commit is an unknown outcome; see `fence`) and I12 (connecting, statements and lock
-//! waits are bounded).
+//! Keeps I9 and I10 as [`Tx`](super::Tx) does (a lost answer to a commit is an unknown outcome; see `fence`) and I12 (connecting,
+//! statements and lock waits are bounded).
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -55,8 +55,9 @@ impl Binaries {
     }
 }
 
-/// Finds server binaries: in `explicit` or the folder that `FAIRLEDGER_PG_BIN` names and then nowhere else; otherwise on `PATH`, then in the usual
-/// places, the newest version first. What does not run or is not of a supported version (14 to 18) is passed over, unless it was named.
+/// Finds server binaries: in `explicit` or the folder that `FAIRLEDGER_PG_BIN` names and then nowhere else; otherwise on `PATH`, then in
+/// the usual places, the newest version first. What does not run or is not of a supported version (14 to 18) is passed over, unless it was
+/// named.
 ///
 /// # Errors
 /// [`EmbeddedError::NoBinaries`], or for a folder that was named [`EmbeddedError::UnusableBinaries`] or [`EmbeddedError::UnsupportedVersion`].

@@ -63,7 +63,8 @@ pub(super) fn lock_pids(lock: &File) -> LockPids {
     LockPids { owner: lines.next().flatten(), server: lines.next().flatten() }
 }
 
-/// Waits until no earlier server runs on the folder, and sees that its pid file does not keep the next one from starting. Returns what the file said.
+/// Waits until no earlier server runs on the folder, and sees that its pid file does not keep the next one from starting. Returns what the
+/// file said.
 ///
 /// The caller holds the folder's lock, so a server that still runs has lost its parent. One that we started is already ending or is told
 /// to; any other is somebody's own, and is never touched: [`EmbeddedError::InUse`] when it is still there at the deadline.
@@ -104,8 +105,8 @@ fn works_elsewhere(pid: Pid, cluster: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd != cluster)
 }
 
-/// Puts our pid in place of the one in a stale file. PostgreSQL takes its parent's pid for a stale one; removing the file would lose the shared memory key in it, by
-/// which the server finds out that processes of a killed postmaster are still at work.
+/// Puts our pid in place of the one in a stale file. PostgreSQL takes its parent's pid for a stale one; removing the file would lose the
+/// shared memory key in it, by which the server finds out that processes of a killed postmaster are still at work.
 fn disown(cluster: &Path) -> io::Result<()> {
     let path = path(cluster);
     let text = std::fs::read_to_string(&path)?;

@@ -1,7 +1,7 @@
 //! Running PostgreSQL's programs so that they cannot outlive us.
 //!
-//! Every child is started and awaited by a thread of its own, for two reasons. The kernel's parent-death signal follows the *thread* that started the
-//! child, and a runtime's threads come and go. And because only that thread signals and reaps the server, no signal can reach
+//! Every child is started and awaited by a thread of its own, for two reasons. The kernel's parent-death signal follows the *thread* that
+//! started the child, and a runtime's threads come and go. And because only that thread signals and reaps the server, no signal can reach
 //! another process that got the same pid.
 
 use std::ffi::OsStr;

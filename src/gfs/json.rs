@@ -67,7 +67,8 @@ pub fn parse(text: &[u8], limits: Limits) -> Result<Value, JsonError> {
     value.map_err(|error| JsonError { field: path.shortened(), detail: error.to_string() })
 }
 
-/// The member, if any, of a text that [`parse`] takes, that is an integer which would be written as another one: binary64 does not hold it. Decimal fractions are not looked at: those that programs write are read as the same binary64 that was written.
+/// The member, if any, of a text that [`parse`] takes, that is an integer which would be written as another one: binary64 does not hold it.
+/// Decimal fractions are not looked at: those that programs write are read as the same binary64 that was written.
 #[must_use]
 pub fn inexact_integer(text: &[u8]) -> Option<String> {
     let mut digits = 0;

@@ -2,8 +2,8 @@
 //!
 //! Keeps I6 (a token is known by its SHA-256 only, and its own type redacts it) and I12 (requests under way are counted; past the
 //! bound they are refused at once). Both happen before a body is read, so precedence is: `unavailable` of a service that is stopping,
-//! `unauthenticated`, `forbidden`, `quarantined` (for a change), `overloaded`, everything else. Only where a token has to be looked up in the database can `overloaded` come before the two: when too
-//! many are being looked up, or no connection is free, nobody knows.
+//! `unauthenticated`, `forbidden`, `quarantined` (for a change), `overloaded`, everything else. Only where a token has to be looked up in
+//! the database can `overloaded` come before the two: when too many are being looked up, or no connection is free, nobody knows.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! What Prometheus reads, on an address of its own. `docs/METRICS.md` lists it all.
 //!
-//! Keeps I12: a scrape reads numbers in memory; what the database has to be asked is asked in the background, a bounded part at a time. Keeps I13 and I6:
-//! a label's value comes from a list that the program has, never from a request.
+//! Keeps I12: a scrape reads numbers in memory; what the database has to be asked is asked in the background, a bounded part at a time.
+//! Keeps I13 and I6: a label's value comes from a list that the program has, never from a request.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! What happens by itself: sessions follow a recovery, use of sessions is written down, idle sessions are closed, expired reservations voided, old quota rows and
-//! application sessions past their time ended. Bounded batches; each session in a transaction of its own, looked at again under its
-//! lock, so that any number of processes may do this at once.
+//! What happens by itself: sessions follow a recovery, use of sessions is written down, idle sessions are closed, expired reservations
+//! voided, old quota rows and application sessions past their time ended. Bounded batches; each session in a transaction of its own, looked
+//! at again under its lock, so that any number of processes may do this at once.
 
 use uuid::Uuid;
 

@@ -1,10 +1,10 @@
 //! Moving sessions into the epoch that a recovery opened.
 //!
-//! Keeps I10, with I3, I6 (no seed is in clear in the transaction that ends it) and I7. A restored seed's counter says too little: nonces beyond it may have been handed out, and the next seed
-//! may have been live and revealed, in the time that is lost. So neither is used again. Both are revealed whatever their counters say, pending bets
-//! are void, and the session goes on with two fresh seeds. The client seed is fresh too: it was known before the new server seed was made,
-//! and keeping it would look as if the player had chosen it afterwards. A player who sets one gets the next seed, which is
-//! committed before.
+//! Keeps I10, with I3, I6 (no seed is in clear in the transaction that ends it) and I7. A restored seed's counter says too little: nonces
+//! beyond it may have been handed out, and the next seed may have been live and revealed, in the time that is lost. So neither is used
+//! again. Both are revealed whatever their counters say, pending bets are void, and the session goes on with two fresh seeds. The client
+//! seed is fresh too: it was known before the new server seed was made, and keeping it would look as if the player had chosen it
+//! afterwards. A player who sets one gets the next seed, which is committed before.
 //!
 //! Each session is moved in a transaction of its own: by whoever touches it first, and by maintenance, a bounded number at a time. What is
 //! shown of it afterwards is committed. An application's session gets no fresh seed: the application brings one.

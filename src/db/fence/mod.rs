@@ -7,8 +7,8 @@
 //!
 //! A *writer* is a numbered place, taken for as long as one commit takes; it has a row and two slots of the file. One commit:
 //!
-//! 1. the writer's row is counted up if it is what the writer expects, and by the same statement the rows of *all* writers are compared with what they
-//!    have acknowledged: a database that was replaced is noticed by the first write, whoever's acknowledgements it lacks;
+//! 1. the writer's row is counted up if it is what the writer expects, and by the same statement the rows of *all* writers are compared
+//!    with what they have acknowledged: a database that was replaced is noticed by the first write, whoever's acknowledgements it lacks;
 //! 2. COMMIT;
 //! 3. the number goes into the file and is synced;
 //! 4. the answer leaves.

@@ -1,4 +1,5 @@
-//! TLS to PostgreSQL: `sslmode=verify-full` for the service, for commands and for the migrator, on a server with a certificate of this test's own.
+//! TLS to PostgreSQL: `sslmode=verify-full` for the service, for commands and for the migrator, on a server with a certificate of this
+//! test's own.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;

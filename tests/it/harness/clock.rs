@@ -5,8 +5,8 @@ use sqlx::{Executor as _, PgConnection};
 
 use crate::harness::TestDb;
 
-/// Takes the place of `clock_timestamp()` and `statement_timestamp()` in one test's database. The planner inlines a function of language SQL, so that every plan
-/// made from then on asks this clock instead of the built-in one: install it before anything else connects.
+/// Takes the place of `clock_timestamp()` and `statement_timestamp()` in one test's database. The planner inlines a function of language
+/// SQL, so that every plan made from then on asks this clock instead of the built-in one: install it before anything else connects.
 pub struct TestClock {
     admin: PgConnection,
     at: DateTime<Utc>,

@@ -1,8 +1,9 @@
 //! What every integration test stands on: a database of its own ([`TestDb`]), the service as a process ([`Service`]) and a connection that
 //! breaks on demand ([`Proxy`]).
 //!
-//! The PostgreSQL behind it is, in this order: the one that `TEST_DATABASE_URL` names (its user must be a superuser); a container, where a Docker engine answers; a private server from local binaries. There is one for a run of the test
-//! binary, and in it one migrated template, of which each test gets a clone.
+//! The PostgreSQL behind it is, in this order: the one that `TEST_DATABASE_URL` names (its user must be a superuser); a container, where a
+//! Docker engine answers; a private server from local binaries. There is one for a run of the test binary, and in it one migrated template,
+//! of which each test gets a clone.
 
 // Each subject takes what it needs.
 #![allow(dead_code)]
