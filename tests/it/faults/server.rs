@@ -86,7 +86,10 @@ impl Own {
 
     pub(super) async fn restart(&mut self) {
         self.proxy.close();
-        drop(self.server.take());
+        if let Some(server) = self.server.take() {
+            // The folder is free once it is gone. It may have ended badly before: that is what is tested.
+            let _ = server.stop().await;
+        }
         let server = Embedded::start(&self.folder, &find_binaries(None).unwrap(), &SETTINGS).await.unwrap();
         self.proxy.lead_to(&server.url(SERVICE, DATABASE));
         self.server = Some(server);
