@@ -75,7 +75,7 @@ async fn one(history: &History, session_id: Uuid, json: bool) -> Result<bool, Cl
     let mut whole: Option<SessionCoverage> = None;
     loop {
         let after = whole.as_ref().and_then(|covered| covered.next_after);
-        let page = history.coverage(session_id, after.as_ref(), PAGE_MAX).await?;
+        let page = history.coverage(session_id, after, PAGE_MAX).await?;
         match &mut whole {
             None => whole = Some(page),
             Some(covered) => {

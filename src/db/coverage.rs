@@ -161,7 +161,8 @@ pub struct BetCounts {
     /// Bets whose steps do not count from 0 without gaps, are not as many as was noted, or belong to no round; and rounds whose pending row
     /// tells of other cards or mines than their steps have shown, or that showed a mine and were not lost.
     pub step_gaps: Found,
-    /// Bets whose rows say something else of them: another kind, expiry or time; or that have an amount or a time that is none.
+    /// Bets whose rows say something else of them: another kind, expiry or time, or a result where bets of their kind have none; or that
+    /// have an amount or a time that is none.
     pub contradicted: Found,
     /// Bets whose time is outside the years 1970 to 9999.
     pub out_of_time: Found,
@@ -171,6 +172,12 @@ pub struct BetCounts {
     pub earlier_than_taken: Found,
     /// Rounds that ended and do not say how many steps they had.
     pub steps_untold: Found,
+    /// Bets that say that a recovery voided them.
+    pub ended_by_recovery: Found,
+    /// Bets that say that their session's end abandoned them.
+    pub ended_by_closing: Found,
+    /// Reservations whose result was stored at a later time than they expired.
+    pub later_than_expiry: Found,
 }
 
 /// Nonces below the counter that have no bet.
@@ -354,37 +361,42 @@ impl<A: Access> Tx<A> {
                           taken_at, NULL::timestamptz AS ended_at, NULL::timestamptz AS later_at, expires_at,
                           NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
                           ((stake >= 0 AND stake < 1e38 AND scale(stake) <= 18) IS FALSE OR (expires_at IS NULL) = (kind = 'reservation')
-                           OR (expires_at > taken_at AND expires_at <= '9999-12-31 23:59:59.999999+00') IS FALSE)::int AS impossible
+                           OR (expires_at > taken_at AND expires_at <= '9999-12-31 23:59:59.999999+00') IS FALSE
+                           OR (kind = 'played') <> (result IS NOT NULL) OR (kind = 'played') <> (cursor IS NOT NULL))::int AS impossible,
+                          0 AS ended_as
                    FROM fairledger.bets
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, -coalesce(round_outcome = 'lost', true)::int,
                                     NULL, recorded_at, NULL, NULL, NULL, NULL, (round_outcome IS NOT NULL)::int,
-                                    (recorded_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.outcomes
+                                    (recorded_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int,
+                                    CASE WHEN round_outcome = 'abandoned' THEN 2 ELSE 0 END FROM fairledger.outcomes
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0,
                                     CASE WHEN reason = 'recovery' THEN -1000000 ELSE 0 END,
                                     NULL, voided_at, NULL, NULL, taken_at, CASE WHEN reason = 'expired' THEN voided_at END, NULL,
-                                    (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.voids
+                                    (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int,
+                                    CASE reason WHEN 'recovery' THEN 1 WHEN 'abandoned' THEN 2 ELSE 0 END FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
                                     0, 0, 0, next_step, -cards_shown::bigint, -mine_shown::int, NULL, NULL, NULL, NULL, taken_at, expires_at,
-                                    (kind = 'round')::int, 0 FROM fairledger.pending
+                                    (kind = 'round')::int, 0, 0 FROM fairledger.pending
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, settled_at, NULL, NULL, NULL, NULL,
                                     ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18
-                                     AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int
+                                     AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int, 0
                              FROM fairledger.settlements
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 0, 1, step_index::bigint + 1, NULL,
                                     CASE WHEN disclosed::text LIKE '{"cards":["%'
                                          THEN 1 + length(disclosed::text) - length(replace(disclosed::text, ',', '')) ELSE 0 END,
                                     coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, NULL, stepped_at, NULL, NULL, NULL, NULL,
-                                    (stepped_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int FROM fairledger.steps
+                                    (stepped_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int, 0 FROM fairledger.steps
                ), whole AS (
                    SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(round) AS round, sum(void) AS void,
                           sum(pending) AS pending, sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps,
                           max(steps_up_to) AS steps_up_to, max(steps_told) AS steps_told,
                           (sum(pending) > 0 AND (sum(cards_untold) <> 0 OR sum(mines_untold) <> 0))
                               OR (sum(result) + sum(void) > 0 AND sum(mines_untold) > 0) AS shown_otherwise, min(taken_at) AS taken_at,
-                          least(min(later_at), min(ended_at)) < min(taken_at) AS before_itself, max(ended_at) AS ended_at,
+                          least(min(later_at), min(ended_at)) < min(taken_at) AS before_itself, max(ended_at) AS ended_at, max(ended_as) AS ended_as,
+                          sum(result) > 0 AND max(ended_at) > max(expires_at) AS late,
                           min(told_taken_at) <> min(taken_at) OR max(told_taken_at) <> min(taken_at)
                               OR (sum(pending) > 0 AND min(told_expires_at) IS DISTINCT FROM min(expires_at))
-                              OR (sum(void) > 0 AND max(told_expires_at) < max(expires_at))
+                              OR (sum(void) > 0 AND coalesce(max(told_expires_at) < max(expires_at), max(told_expires_at) IS NOT NULL))
                               OR max(told_round) <> sum(round) OR sum(impossible) > 0 AS contradicted
                    FROM parts WHERE (session_id, seed_no) > ($1, $2) AND (session_id, seed_no) <= ($3, $4)
                    GROUP BY session_id, seed_no, nonce
@@ -419,7 +431,10 @@ impl<A: Access> Tx<A> {
                       count(*) FILTER (WHERE earlier) AS "earlier!", min(nonce) FILTER (WHERE earlier) AS earlier_first,
                       max(ended_at) FILTER (WHERE ended_at <= '9999-12-31 23:59:59.999999+00') AS "last_ended_at: StoredTime",
                       count(*) FILTER (WHERE before_itself) AS "before_itself!", min(nonce) FILTER (WHERE before_itself) AS before_itself_first,
-                      count(*) FILTER (WHERE steps_untold) AS "steps_untold!", min(nonce) FILTER (WHERE steps_untold) AS steps_untold_first
+                      count(*) FILTER (WHERE steps_untold) AS "steps_untold!", min(nonce) FILTER (WHERE steps_untold) AS steps_untold_first,
+                      count(*) FILTER (WHERE ended_as = 1) AS "by_recovery!", min(nonce) FILTER (WHERE ended_as = 1) AS by_recovery_first,
+                      count(*) FILTER (WHERE ended_as = 2) AS "by_closing!", min(nonce) FILTER (WHERE ended_as = 2) AS by_closing_first,
+                      count(*) FILTER (WHERE late) AS "late!", min(nonce) FILTER (WHERE late) AS late_first
                FROM ordered GROUP BY session_id, seed_no ORDER BY session_id, seed_no"#,
             above.session_id,
             above.seed_no,
@@ -453,6 +468,9 @@ impl<A: Access> Tx<A> {
                 earlier_than_before: found(row.earlier, row.earlier_first)?,
                 earlier_than_taken: found(row.before_itself, row.before_itself_first)?,
                 steps_untold: found(row.steps_untold, row.steps_untold_first)?,
+                ended_by_recovery: found(row.by_recovery, row.by_recovery_first)?,
+                ended_by_closing: found(row.by_closing, row.by_closing_first)?,
+                later_than_expiry: found(row.late, row.late_first)?,
             };
             each(SeedKey { session_id: row.session_id, seed_no: row.seed_no }, counts);
         }

@@ -124,6 +124,8 @@ pub struct BetDetails {
     pub server_seed: Option<ServerSeed>,
     /// Its state.
     pub state: BetState,
+    /// Its pending row is there still: a reservation that is void is so because it expired, and nothing says so but the clock.
+    pub has_pending_row: bool,
     /// Its settlement.
     pub settlement: Option<SettlementRow>,
 }
@@ -156,6 +158,7 @@ struct Raw {
     round_outcome: Option<String>,
     status: Option<String>,
     void_reason: Option<String>,
+    has_pending_row: bool,
     payout: Option<String>,
     settlement_outcome: Option<String>,
     displayed: Option<String>,
@@ -194,6 +197,7 @@ impl Raw {
             client_seed: decode::client_seed(WHAT, &self.client_seed)?,
             server_seed,
             state: self.state()?,
+            has_pending_row: self.has_pending_row,
             settlement: self.settlement()?,
             bet_ref: self.bet_ref,
             game: self.game,
@@ -263,7 +267,7 @@ macro_rules! details_from {
                       game AS "game!", params AS "params!", selection, stake::text AS stake, currency, context, rules_id, rules_sha256, floats,
                       taken_at AS "taken_at!: StoredTime", expires_at AS "expires_at: StoredTime",
                       commitment AS "commitment!", client_seed AS "client_seed!", server_seed, result, cursor,
-                      signature, signer, round_outcome, status, void_reason, payout::text AS payout, settlement_outcome, displayed,
+                      signature, signer, round_outcome, status, void_reason, (next_step IS NOT NULL) AS "has_pending_row!", payout::text AS payout, settlement_outcome, displayed,
                       settlement_rules, settled_at AS "settled_at: StoredTime"
                FROM "# + $source + $conditions,
             $($argument),+

@@ -231,7 +231,8 @@ fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
     // PostgreSQL spends more on sending a column than we do on checking a bet: what is known or not looked at is not asked for.
     let game = if filter.game.is_some() { "" } else { ", game" };
     format!(
-        "COPY (SELECT session_id, seed_no, nonce, params, result, cursor, signature, signing_key_no, \
+        "COPY (SELECT session_id, seed_no, nonce, params, CASE WHEN kind = 'played' THEN result END, CASE WHEN kind = 'played' THEN cursor END, \
+         signature, signing_key_no, \
          CASE WHEN signature IS NOT NULL THEN taken_at END{game} FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
         conditions.join(" AND "),
     )

@@ -301,15 +301,24 @@ impl<A: Access> Tx<A> {
     /// Where a commitment's seed is.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Those of the database; corruption where the directory leads to another seed, or to none.
     pub async fn find_commitment(&mut self, commitment: &Commitment) -> Result<Option<(Uuid, i32)>, DbError> {
-        Ok(sqlx::query!(
-            "SELECT session_id, seed_no FROM fairledger.commitments WHERE commitment = $1",
+        let row = sqlx::query!(
+            r#"SELECT c.session_id, c.seed_no, (s.session_id IS NOT NULL OR n.session_id IS NOT NULL) AS "is_there!"
+               FROM fairledger.commitments c
+               LEFT JOIN fairledger.seeds s
+                      ON s.session_id = c.session_id AND s.seed_no = c.seed_no AND s.commitment = c.commitment
+               LEFT JOIN fairledger.next_seeds n
+                      ON n.session_id = c.session_id AND n.seed_no = c.seed_no AND n.commitment = c.commitment
+               WHERE c.commitment = $1"#,
             commitment.as_bytes().as_slice(),
         )
         .fetch_optional(&mut *self.inner)
-        .await?
-        .map(|row| (row.session_id, row.seed_no)))
+        .await?;
+        match row {
+            Some(row) if !row.is_there => Err(corrupt("commitment", "the directory leads to another seed, or to none")),
+            row => Ok(row.map(|row| (row.session_id, row.seed_no))),
+        }
     }
 
     /// Reads the next seed.

@@ -126,9 +126,9 @@ pub struct SessionCoverage {
     /// Recoveries after acknowledged state was lost, when there were any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recoveries: Vec<Recovery>,
-    /// Where the next page begins.
+    /// Where the next page begins: above the seed of this number.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_after: Option<Commitment>,
+    pub next_after: Option<i32>,
 }
 
 /// Something that is not as it must be.
@@ -185,15 +185,14 @@ pub enum Seen {
 }
 
 impl History {
-    /// The coverage of a session, from just after the seed of the given commitment.
+    /// The coverage of a session, from just above the seed of the given number: what is looked at must not decide where to go on.
     ///
     /// # Errors
-    /// [`HistoryError::SessionNotFound`]; [`HistoryError::Invalid`] when no seed of the session has the commitment; and the
-    /// database's.
+    /// [`HistoryError::SessionNotFound`]; and the database's.
     pub async fn coverage(
         &self,
         session_id: Uuid,
-        after: Option<&Commitment>,
+        after: Option<i32>,
         limit: u32,
     ) -> Result<SessionCoverage, HistoryError> {
         let mut looking = self.look("coverage.session").await?;
@@ -201,7 +200,8 @@ impl History {
         let tx = &mut looking.tx;
         tx.plan_freely().await?;
         let session = tx.session_facts(session_id, session_id, 1).await?.pop().ok_or(HistoryError::SessionNotFound)?;
-        let page = page_of_session(tx, session_id, after, limit).await?;
+        let above = after.map_or(SeedKey::before(session_id), |seed_no| SeedKey { session_id, seed_no });
+        let page = seeds_page(tx, above, SeedKey::after(session_id), i64::from(limit)).await?;
         let recoveries = recoveries_in(tx).await?;
         looking.tx.rollback().await;
         let mut checks = session_checks(&session);
@@ -211,7 +211,7 @@ impl History {
             as_of,
             behind_ms,
             checks,
-            next_after: page.next.and(page.seeds.last()).map(|(_, seed)| seed.commitment),
+            next_after: page.next.map(|key| key.seed_no),
             seeds: page.seeds.into_iter().map(|(_, seed)| seed).collect(),
             recoveries,
         })
@@ -333,24 +333,6 @@ impl History {
 
 fn finding(session_id: Uuid, (seed_no, commitment): (Option<i32>, Option<Commitment>), check: &Check) -> Finding {
     Finding { session_id, seed_no, commitment, check: check.name.clone(), detail: check.detail.clone() }
-}
-
-async fn page_of_session<A: Access>(
-    tx: &mut Tx<A>,
-    session_id: Uuid,
-    after: Option<&Commitment>,
-    limit: u32,
-) -> Result<SeedsPage, HistoryError> {
-    let above = match after {
-        None => SeedKey::before(session_id),
-        Some(commitment) => {
-            let place = tx.find_commitment(commitment).await?.filter(|(owner, _)| *owner == session_id);
-            let detail = "is not the commitment of a seed of the session";
-            let (_, seed_no) = place.ok_or_else(|| HistoryError::invalid("after", detail))?;
-            SeedKey { session_id, seed_no }
-        }
-    };
-    Ok(seeds_page(tx, above, SeedKey::after(session_id), i64::from(limit)).await?)
 }
 
 /// The coverage of one seed.
@@ -755,6 +737,9 @@ fn order_check(seed: &SeedFacts, counts: &BetCounts) -> Check {
     {
         steps_back.push(text);
     }
+    if let Some(text) = some(counts.later_than_expiry, "bet", "a result at a later time than it expired") {
+        steps_back.push(text);
+    }
     if let (Some(retired_at), Some(ended_at)) = (seed.retired_at, counts.last_ended_at)
         && retired_at < ended_at
     {
@@ -833,6 +818,7 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
         "bet",
         "rows that say different things of its kind, its time or its expiry, or an amount or a time that is none",
     );
+    let contradicted = contradicted.or_else(|| ended_otherwise(seed, counts));
     let unsettled = some(counts.settled_without_result, "bet", "a settlement and no result");
     let steps = some(
         counts.step_gaps,
@@ -874,6 +860,29 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
             ),
         },
     ]
+}
+
+/// What contradicts the ends that only the service gives: by a recovery, or as its session ends. Its seed ends in the same transaction.
+fn ended_otherwise(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
+    let by = seed.retired_by.as_deref();
+    let BetCounts { ended_by_recovery, ended_by_closing, .. } = counts;
+    if !has_bets_ended_by_recovery(by) && ended_by_recovery.count > 0 {
+        return some(*ended_by_recovery, "bet", "an end by a recovery, which did not end the seed");
+    }
+    if !has_bets_abandoned(by) && ended_by_closing.count > 0 {
+        return some(*ended_by_closing, "bet", "been abandoned as its session ended, which did not end the seed");
+    }
+    None
+}
+
+/// Whether what ended a seed voids pending bets as a recovery does.
+pub(super) fn has_bets_ended_by_recovery(retired_by: Option<&str>) -> bool {
+    retired_by == Some("recovery")
+}
+
+/// Whether what ended a seed abandons pending bets.
+pub(super) fn has_bets_abandoned(retired_by: Option<&str>) -> bool {
+    retired_by.is_some_and(|by| ["closing", "idle", "expiry"].contains(&by))
 }
 
 /// Whether a session has the seeds that its state demands (I5, I7).

@@ -64,6 +64,11 @@ impl Filters {
         if self.nonce.is_some() && self.commitment.is_none() {
             return Err(HistoryError::invalid("nonce", "is only taken with a commitment"));
         }
+        for (field, time) in [("from", self.from), ("to", self.to)] {
+            if time.is_some_and(|Timestamp(time)| !(0..10_000).contains(&time.year())) {
+                return Err(HistoryError::invalid(field, "must be in the years 0 to 9999 of UTC"));
+            }
+        }
         let whole = |time: Option<Timestamp>| time.map(|Timestamp(time)| Timestamp(whole_microsecond(time)));
         (self.from, self.to) = (whole(self.from), whole(self.to));
         if let (Some(from), Some(to)) = (self.from, self.to)

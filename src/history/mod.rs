@@ -103,10 +103,11 @@ impl Looking {
         u64::try_from((self.now - as_of).num_milliseconds()).unwrap_or(0)
     }
 
-    /// A bet as it was when the snapshot began: a reservation that has expired since was pending.
+    /// A bet as it was when the snapshot began: a reservation that has expired since was pending. One whose end is stored was not, whatever
+    /// the clock says now.
     pub(crate) fn as_it_was(&self, mut bet: BetDetails) -> BetDetails {
-        let expired = matches!(&bet.state, BetState::Void { reason } if reason == "expired");
-        if expired && bet.expires_at.is_some_and(|expires_at| expires_at > self.now) {
+        let by_the_clock = bet.has_pending_row && matches!(bet.state, BetState::Void { .. });
+        if by_the_clock && bet.expires_at.is_some_and(|expires_at| expires_at > self.now) {
             bet.state = BetState::Pending;
         }
         bet

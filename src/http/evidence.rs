@@ -17,7 +17,6 @@ use super::records::RecordPath;
 use super::sessions::{Limit, SessionPath, limit};
 use super::wire::{Digits, SessionId};
 use super::{App, ok};
-use crate::gfs::seed::Commitment;
 use crate::history::bundle::Bundle;
 use crate::history::coverage::SessionCoverage;
 
@@ -30,8 +29,8 @@ pub(super) fn endpoints() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct CoverageQuery {
     /// `nextAfter` of the page before.
-    #[param(value_type = Option<Commitment>, inline)]
-    after: Option<Commitment>,
+    #[param(inline)]
+    after: Option<i32>,
     /// Seeds on the page at the most; 50 when absent.
     #[param(value_type = Option<Limit>, inline)]
     limit: Option<Limit>,
@@ -54,7 +53,7 @@ async fn coverage(
     let SessionId(session_id) = path.session_id;
     let limit = limit(query.limit);
     let covered =
-        access.read(|app| async move { app.history().coverage(session_id, query.after.as_ref(), limit).await }).await?;
+        access.read(|app| async move { app.history().coverage(session_id, query.after, limit).await }).await?;
     Ok(ok(&covered))
 }
 

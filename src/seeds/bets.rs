@@ -335,6 +335,7 @@ impl Seeds {
             client_seed: reserved.client_seed.clone(),
             server_seed: None,
             state: BetState::Pending,
+            has_pending_row: binding.kind != BetKind::Played,
             settlement: None,
         });
         let result = binding.play.filter(|_| binding.kind == BetKind::Played).map(|play| {

@@ -14,7 +14,9 @@ use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
 use crate::history::check::{Check, State};
-use crate::history::coverage::{ClientSeedOf, ClientSeedTimes, RANGES_MAX};
+use crate::history::coverage::{
+    ClientSeedOf, ClientSeedTimes, RANGES_MAX, has_bets_abandoned, has_bets_ended_by_recovery,
+};
 use crate::history::rounds::{self, Doubt, End, NOT_OF_RESULT, Shown};
 use crate::seeds::Disclose;
 use crate::seeds::model::BetStatus;
@@ -234,6 +236,19 @@ impl<'b> Facts<'b> {
         meta.void_reason.as_deref() == Some("recovery") && seed.retired_by.as_deref() == Some("recovery")
     }
 
+    /// Ends that only the service gives, and with the end of the seed.
+    fn end_fits_seed(&self) -> bool {
+        let Bundle { meta, seed, .. } = self.bundle;
+        let by = seed.retired_by.as_deref();
+        match (meta.void_reason.as_deref(), meta.round_outcome.as_deref()) {
+            (Some("recovery"), _) => has_bets_ended_by_recovery(by),
+            (Some("expired"), _) => meta.kind == Kind::Reservation,
+            (Some("abandoned"), _) => meta.kind == Kind::Reservation && has_bets_abandoned(by),
+            (None, Some("abandoned")) => has_bets_abandoned(by),
+            _ => true,
+        }
+    }
+
     /// The result, as recorded or as the reveal gives it.
     pub(super) fn result(&self) -> Option<&Value> {
         self.bundle.record.get("result").or(Some(&self.inspection.computed)).filter(|result| !result.is_null())
@@ -355,6 +370,10 @@ impl<'b> Facts<'b> {
             (round_fits, "round does not fit the bet."),
             (recorded || meta.settlement.is_none(), "A bet without a result is settled."),
             (!pending || self.bundle.seed.status == "live", "The seed ended with the bet pending."),
+            (
+                self.end_fits_seed(),
+                "The bet has an end that only comes with another end of its seed, or to another kind of bet.",
+            ),
         ];
         Check::unless("State", fault(&claims), "Kind, state, result, void and round of the bet fit one another.")
     }
@@ -452,8 +471,11 @@ impl<'b> Facts<'b> {
         let key_life = vec![signing_key.as_ref().map(|key| key.from), signing_key.as_ref().and_then(|key| key.until)];
         let read = vec![seed.revealed_at.or(ended_at).or(Some(meta.taken_at)), Some(*read_at)];
         let complete = vec![Some(*as_of), Some(*read_at)];
+        // The service stores a result only before the time, by the same clock.
+        let expiry = vec![meta.recorded_at, meta.expires_at];
         let rows = [
             (played, "bet, steps and end of the bet"),
+            (expiry, "the result and the reservation's expiry"),
             (ended, "bet, its end, end and reveal of the seed"),
             (settled, "the bet's end and its settlement"),
             (next, "the next seed's commitment, while this one is in use"),

@@ -146,6 +146,16 @@ async fn steps_that_the_result_contradicts_are_named() {
             owner.execute("INSERT INTO fairledger.steps SELECT * FROM kept").await.unwrap();
         }
     }
+    // A result where only bets that were played at once have theirs hides no steps.
+    for forged in [
+        "ALTER TABLE fairledger.bets DROP CONSTRAINT bets_result_when_played",
+        "UPDATE fairledger.bets b SET result = o.result, cursor = o.cursor FROM fairledger.outcomes o",
+        "UPDATE fairledger.steps SET disclosed = '{\"cards\":[\"X\"]}' WHERE step_index = 1",
+    ] {
+        owner.execute(forged).await.unwrap();
+    }
+    let (done, report) = verify(&db).await;
+    assert_eq!((done.code, &report["findings"][0]["check"]), (Some(1), &json!("Disclosed")), "{report}");
 }
 
 #[tokio::test]

@@ -218,9 +218,15 @@ async fn a_void_is_as_provable_as_its_reveal_makes_it() {
     assert_eq!(report.status, BundleStatus::Incomplete);
     assert_eq!(named(&report, State::NotProvable), ["Cursor", "Signature", "Outcome", "Signing key"]);
     assert!(named(&report, State::Matches).contains(&"Disclosed"));
-    let mut tampered = sound;
+    let mut tampered = sound.clone();
     tampered["round"]["steps"][0]["disclosed"]["cards"].as_array_mut().unwrap().swap(0, 1);
     assert_eq!(named(&check(&tampered), State::Mismatch), ["Disclosed"]);
+    // Reasons of the service's own, which come with another end of the seed or to another kind of bet.
+    for reason in ["recovery", "abandoned", "expired"] {
+        tampered = sound.clone();
+        tampered["meta"]["voidReason"] = json!(reason);
+        assert_eq!(named(&check(&tampered), State::Mismatch), ["State"], "{reason}");
+    }
 }
 
 #[tokio::test]

@@ -1,14 +1,20 @@
 //! Every filter alone and combined against a model; pages and their tokens; single bets.
 
-use fairledger::history::{Filters, HistoryError, HistorySettings};
+use std::time::Duration;
+
+use fairledger::db::DbError;
+use fairledger::history::{Filters, HistoryError, HistorySettings, State};
 use fairledger::seeds::model::BetStatus;
 use fairledger::seeds::values::{BetRef, GameName, PlayerRef, Timestamp};
+use fairledger::seeds::{SeedsError, SeedsSettings};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+use serde_json::json;
 use uuid::Uuid;
 
+use super::past::Past;
 use super::world::{Known, World, expected, history_of};
-use super::{all, page, refused_for, request};
+use super::{all, bundle, page, refused_for, request};
 
 /// Filters of which each is there as often as `chance` says, mostly with values that some bet has.
 fn random_filters(rng: &mut StdRng, known: &[Known], chance: f64) -> Filters {
@@ -129,6 +135,8 @@ async fn filters_that_do_not_fit_together_are_refused() {
     refused_for(history.page(request(&alone, None, 10)).await, "nonce");
     let turned = Filters { from: time("2030-01-02T00:00:00Z"), to: time("2030-01-01T00:00:00Z"), ..Filters::default() };
     refused_for(history.page(request(&turned, None, 10)).await, "to");
+    let beyond = Filters { from: time("9999-12-31T23:59:59-01:00"), ..Filters::default() };
+    refused_for(history.page(request(&beyond, None, 10)).await, "from");
     let empty = Filters { from: turned.from, to: turned.from, ..Filters::default() };
     assert!(page(history, &empty, None, 10).await.records.is_empty());
 }
@@ -176,4 +184,44 @@ async fn one_bet_is_found_by_commitment_and_nonce() {
     }
     let nobody = Filters { session_id: Some(Uuid::nil()), ..Filters::default() };
     assert!(all(&world.history, &nobody, 10).await.is_empty());
+}
+
+/// Whoever asks for the bets of a commitment must not be given those of another one.
+#[tokio::test]
+async fn a_commitment_that_leads_to_another_seed_is_corrupt_i7() {
+    let past = Past::new().await;
+    let mut player = past.session().await;
+    let first = player.every_kind().await;
+    past.as_owner("UPDATE fairledger.commitments SET seed_no = 1 WHERE seed_no = 0").await;
+    let corrupt = |error: &HistoryError| matches!(error, HistoryError::Db(DbError::Corrupt { .. }));
+    let refused = past.history.bet(&first, 0).await.unwrap_err();
+    assert!(corrupt(&refused), "{refused:?}");
+    let refused = past.history.bundle(&first, 0).await.unwrap_err();
+    assert!(corrupt(&refused), "{refused:?}");
+    let of_it = Filters { commitment: Some(first), ..Filters::default() };
+    let refused = past.history.page(request(&of_it, None, 10)).await.unwrap_err();
+    assert!(corrupt(&refused), "{refused:?}");
+    let refused = past.seeds.commitment(&first).await.unwrap_err();
+    assert!(matches!(refused, SeedsError::Db(DbError::Corrupt { .. })), "{refused:?}");
+}
+
+/// An end that is stored is one, also while the clock says that its time has not come: it was set back, or is another server's.
+#[tokio::test]
+async fn a_stored_expiry_stays_void_whatever_the_clock_says() {
+    let settings = SeedsSettings { reservation_ttl: Duration::from_millis(1), ..SeedsSettings::default() };
+    let past = Past::with(settings, None).await;
+    let mut player = past.session().await;
+    let commitment = player.commitment();
+    player.reserve().await;
+    past.db.wait_until("SELECT expires_at <= clock_timestamp() FROM fairledger.pending").await;
+    player.rotate().await;
+    past.as_owner("UPDATE fairledger.bets SET expires_at = expires_at + interval '1 hour'").await;
+    past.as_owner("UPDATE fairledger.voids SET voided_at = voided_at + interval '1 hour'").await;
+    let shown = past.history.bet(&commitment, 0).await.unwrap().bet;
+    assert_eq!((shown.meta.status, shown.meta.void_reason.as_deref()), (BetStatus::Void, Some("expired")));
+    let void = Filters { status: Some(BetStatus::Void), ..Filters::default() };
+    let listed = all(&past.history, &void, 10).await;
+    assert_eq!((listed.len(), &listed[0]["meta"]["status"]), (1, &json!("void")));
+    let report = bundle::check(&bundle::bundle(&past, &commitment, 0).await);
+    assert_eq!(bundle::named(&report, State::Mismatch), [""; 0]);
 }
