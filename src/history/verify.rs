@@ -374,7 +374,8 @@ pub async fn verify(
     };
     tx.rollback().await;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let readers = cores.min(reader.connections_max() as usize / 2).max(1);
+    // More than there are cores: each waits for PostgreSQL as it begins a part.
+    let readers = (2 * cores).min(reader.connections_max() as usize / 2).max(1);
     let (pieces, mut read) = mpsc::channel(cores);
     let reading = async move {
         let all = parts.map(|part| async { read_part(reader, part?, filter, &pieces).await }).buffer_unordered(readers);
@@ -616,7 +617,7 @@ fn confirm(
     play: &Play,
     signers: &HashMap<i32, [u8; 32]>,
 ) -> Option<Confirmed> {
-    // Only a bet that was played at once has a result of its own: the table's constraint `bets_result_when_played`.
+    // Of a bet that was played at once: no other has one here.
     let (result_text, cursor) = bet.result?;
     let result = seed.pair.as_ref().map(|pair| play.result(pair, key.nonce));
     let exact = result.as_ref().is_none_or(|result| result.is_canonical(result_text))
