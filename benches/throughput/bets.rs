@@ -68,7 +68,7 @@ pub async fn sessions(seeds: &Seeds, count: usize) -> Done<Sessions> {
 }
 
 /// Takes all bets back, so that every run begins alike.
-async fn clear(postgres: &Postgres) -> Done<()> {
+pub async fn clear(postgres: &Postgres) -> Done<()> {
     let mut admin = postgres.admin().await?;
     admin.execute("TRUNCATE fairledger.bets, fairledger.pending CASCADE").await?;
     admin.execute("UPDATE fairledger.seeds SET next_nonce = 0, pending = 0 WHERE next_nonce > 0").await?;
@@ -77,7 +77,7 @@ async fn clear(postgres: &Postgres) -> Done<()> {
 
 /// Every bet that was answered as new is stored; nonces have no gaps, begin at zero and rise with time; the counters are right; no bet is as
 /// old as its seed's commitment.
-async fn check(postgres: &Postgres, fresh: u64) -> Done<()> {
+pub async fn check(postgres: &Postgres, fresh: u64) -> Done<()> {
     let (stored, wrong): (i64, i64) = sqlx::query_as(
         "WITH counted AS (
              SELECT session_id, seed_no, count(*) AS bets, min(nonce) AS low, max(nonce) AS high, min(taken_at) AS first,
@@ -170,7 +170,7 @@ pub async fn ceiling(postgres: &Postgres, sessions: usize, time: Duration) -> Do
 }
 
 /// A session for every call: any, but the same for the same numbers.
-fn place(caller: u64, number: u64, sessions: usize) -> usize {
+pub fn place(caller: u64, number: u64, sessions: usize) -> usize {
     let mixed = (caller << 32 | number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 32) % sessions as u64) as usize
 }

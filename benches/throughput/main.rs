@@ -38,7 +38,6 @@ struct Plan {
     time: Duration,
     rounds: usize,
     callers: Vec<usize>,
-    connections: Vec<usize>,
     sessions: usize,
     only: Option<String>,
 }
@@ -53,13 +52,13 @@ impl Plan {
             None => Duration::from_millis(100),
         };
         let rounds = number("FAIRLEDGER_BENCH_ROUNDS").unwrap_or(if full { 3 } else { 1 }).max(1) as usize;
-        let (callers, connections) = match number("FAIRLEDGER_BENCH_CALLERS") {
-            Some(callers) => (vec![callers as usize], vec![callers as usize]),
-            None if full => (vec![1, 16, 64, 256, 1_024], vec![64, 256]),
-            None => (vec![1, 8], vec![4]),
+        let callers = match number("FAIRLEDGER_BENCH_CALLERS") {
+            Some(callers) => vec![callers as usize],
+            None if full => vec![1, 16, 64, 256, 1_024],
+            None => vec![1, 8],
         };
         let only = std::env::var("FAIRLEDGER_BENCH_ONLY").ok();
-        Self { full, time, rounds, callers, connections, sessions: if full { 10_000 } else { 20 }, only }
+        Self { full, time, rounds, callers, sessions: if full { 10_000 } else { 20 }, only }
     }
 
     fn wants(&self, part: &str) -> bool {
@@ -180,23 +179,36 @@ async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &st
 
 async fn measure_http(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &str, report: &mut Report) -> Done<()> {
     let seeds = bets::service(postgres, true, false, ring).await?;
+    let signing = bets::service(postgres, true, true, ring).await?;
     let ledger = spends::ledger(postgres, true).await?;
     let alone = spends::ledger(postgres, false).await?;
-    for &connections in &plan.connections {
+    let many = bets::sessions(&seeds, plan.sessions).await?;
+    // What is answered is one more than was measured: the first request looked the token up.
+    for &connections in &plan.callers {
         let key_id = spends::new_key(&ledger, spends::next_run()).await?;
         postgres.settle().await?;
         let measured = http::spends(&seeds, ledger.clone(), key_id.as_str(), connections, plan.time).await?;
-        // One more than measured: the first looked the token up.
         spends::check(postgres, &key_id, measured.fresh + 1).await?;
         report.add(format!("http.group.{connections}"), &measured);
         let key_id = spends::new_key(&ledger, spends::next_run()).await?;
         postgres.settle().await?;
         let measured = http::spends(&seeds, alone.clone(), key_id.as_str(), connections, plan.time).await?;
+        spends::check(postgres, &key_id, measured.fresh + 1).await?;
         report.add(format!("http.alone.{connections}"), &measured);
         redis.clear().await?;
         let by_redis = spends::RedisLedger { connection: redis.connect().await? };
         let measured = http::spends(&seeds, by_redis, key_id.as_str(), connections, plan.time).await?;
         report.add(format!("http.redis.{connections}"), &measured);
+        for (name, service, what) in [
+            ("http.bets", &seeds, What::Bets),
+            ("http.bets.signed", &signing, What::Bets),
+            ("http.reservations", &seeds, What::Reservations),
+        ] {
+            bets::clear(postgres).await?;
+            let measured = http::bets(service, ledger.clone(), &many, what, connections, plan.time).await?;
+            bets::check(postgres, measured.fresh + 1).await?;
+            report.add(format!("{name}.{connections}"), &measured);
+        }
     }
     Ok(())
 }
@@ -237,7 +249,7 @@ fn ratios(plan: &Plan, rounds: &[Report]) -> Map<String, Value> {
         pairs.push((format!("bets.group.{callers}"), "bets.pgbench".to_owned()));
         pairs.push(("bets.pgbench".to_owned(), format!("bets.redis.{callers}")));
     }
-    for connections in &plan.connections {
+    for connections in &plan.callers {
         pairs.push((format!("http.group.{connections}"), format!("http.redis.{connections}")));
     }
     let mut pairs: Vec<_> = pairs.into_iter().map(|(ours, theirs)| ("rate_per_s", ours, theirs)).collect();
