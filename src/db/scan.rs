@@ -72,8 +72,9 @@ pub enum Part {
     },
 }
 
-/// Bets in one piece: enough that what is done once for a piece does not count, and few enough that many can be held.
-const PIECE: usize = 20_000;
+/// Bets in one piece: enough that what is done once for a piece does not count, and few enough that they are checked while the processor's
+/// caches still have them.
+const PIECE: usize = 4_000;
 
 /// A piece of a part, as PostgreSQL sent it.
 #[derive(Debug)]

@@ -442,16 +442,28 @@ async fn check_piece(
         (piece, seeds)
     })
     .await?;
-    let mut tx = reader.snapshot("verify.check").await?;
     let (mut seeds, missing) = known.find(&seeds);
     if !missing.is_empty() {
+        let mut tx = reader.snapshot("verify.seeds").await?;
         let read = tx.scanned_seeds(&missing).await?;
+        tx.rollback().await;
         seeds.extend(known.learn(read));
     }
     let signers = Arc::clone(signers);
-    let (mut counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
+    let (counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
+    if closer.is_empty() {
+        return Ok((counts, bets));
+    }
+    let mut tx = reader.snapshot("verify.check").await?;
+    let counts = look_closer(&mut tx, counts, &closer).await?;
+    tx.rollback().await;
+    Ok((counts, bets))
+}
+
+/// Judges bets by everything that is known of them, the steps of rounds too.
+async fn look_closer(tx: &mut Tx<Look>, mut counts: Counts, closer: &[BetKey]) -> Result<Counts, VerifyError> {
     for keys in closer.chunks(1_000) {
-        let rows = rows_at(&mut tx, keys).await?;
+        let rows = rows_at(tx, keys).await?;
         let rounds = rows.iter().filter_map(|(key, row)| Some((*key, row.as_ref().ok()?)));
         let rounds: HashMap<BetKey, &BetDetails> = rounds.filter(|(_, bet)| bet.kind == BetKind::Round).collect();
         let mut faults = HashMap::new();
@@ -470,8 +482,7 @@ async fn check_piece(
         })
         .await?;
     }
-    tx.rollback().await;
-    Ok((counts, bets))
+    Ok(counts)
 }
 
 /// Bets with all that belongs to them. One without its seed or session is its own error and no other's.
