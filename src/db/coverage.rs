@@ -355,28 +355,30 @@ impl<A: Access> Tx<A> {
         // What a row of another table says of a bet that the bet says itself stands in a column of its own, `told_...`.
         let mut rows = sqlx::query!(
             r#"WITH parts AS (
-                   SELECT session_id, seed_no, nonce, 1 AS bet, (kind = 'played')::int AS result, (kind = 'round')::int AS round,
+                   SELECT session_id, seed_no, nonce, 1 AS bet, coalesce(kind = 'played', false)::int AS result,
+                          coalesce(kind = 'round', false)::int AS round,
                           0 AS void, 0 AS pending, 0 AS expired, 0 AS settled, 0 AS step, 0 AS steps_up_to, NULL::int AS steps_told,
                           0 AS cards_untold, 0 AS mines_untold,
                           taken_at, NULL::timestamptz AS ended_at, NULL::timestamptz AS later_at, expires_at,
                           NULL::timestamptz AS told_taken_at, NULL::timestamptz AS told_expires_at, NULL::int AS told_round,
                           ((stake >= 0 AND stake < 1e38 AND scale(stake) <= 18) IS FALSE OR (expires_at IS NULL) = (kind = 'reservation')
                            OR (expires_at > taken_at AND expires_at <= '9999-12-31 23:59:59.999999+00') IS FALSE
+                           OR (kind IN ('played', 'round', 'reservation')) IS NOT TRUE
                            OR (kind = 'played') <> (result IS NOT NULL) OR (kind = 'played') <> (cursor IS NOT NULL))::int AS impossible,
                           0 AS ended_as
                    FROM fairledger.bets
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 1, 0, 0, 0, 0, 0, 0, 0, steps, 0, -coalesce(round_outcome = 'lost', true)::int,
                                     NULL, recorded_at, NULL, NULL, NULL, NULL, (round_outcome IS NOT NULL)::int,
-                                    (recorded_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int,
+                                    ((recorded_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS NOT TRUE)::int,
                                     CASE WHEN round_outcome = 'abandoned' THEN 2 ELSE 0 END FROM fairledger.outcomes
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 1, 0, 0, 0, 0, 0, steps, 0,
                                     CASE WHEN reason = 'recovery' THEN -1000000 ELSE 0 END,
                                     NULL, voided_at, NULL, NULL, taken_at, CASE WHEN reason = 'expired' THEN voided_at END, NULL,
-                                    (voided_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int,
-                                    CASE reason WHEN 'recovery' THEN 1 WHEN 'abandoned' THEN 2 ELSE 0 END FROM fairledger.voids
+                                    ((voided_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS NOT TRUE OR taken_at IS NULL OR reason IS NULL)::int,
+                                    CASE reason WHEN 'recovery' THEN 1 WHEN 'abandoned' THEN 3 ELSE 0 END FROM fairledger.voids
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 1, coalesce(expires_at <= transaction_timestamp(), false)::int,
                                     0, 0, 0, next_step, -cards_shown::bigint, -mine_shown::int, NULL, NULL, NULL, NULL, taken_at, expires_at,
-                                    (kind = 'round')::int, 0, 0 FROM fairledger.pending
+                                    (kind = 'round')::int, (taken_at IS NULL)::int, 0 FROM fairledger.pending
                    UNION ALL SELECT session_id, seed_no, nonce, 0, 0, 0, 0, 0, 0, 1, 0, 0, NULL, 0, 0, NULL, NULL, settled_at, NULL, NULL, NULL, NULL,
                                     ((payout >= 0 AND payout < 1e38 AND scale(payout) <= 18
                                      AND settled_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS FALSE)::int, 0
@@ -385,7 +387,7 @@ impl<A: Access> Tx<A> {
                                     CASE WHEN disclosed::text LIKE '{"cards":["%'
                                          THEN 1 + length(disclosed::text) - length(replace(disclosed::text, ',', '')) ELSE 0 END,
                                     coalesce(disclosed::text ~ '"mine"\s*:\s*true', false)::int, NULL, NULL, stepped_at, NULL, NULL, NULL, NULL,
-                                    (stepped_at NOT BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00')::int, 0 FROM fairledger.steps
+                                    ((stepped_at BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00') IS NOT TRUE)::int, 0 FROM fairledger.steps
                ), whole AS (
                    SELECT session_id, seed_no, nonce, sum(bet) AS bet, sum(result) AS result, sum(round) AS round, sum(void) AS void,
                           sum(pending) AS pending, sum(expired) AS expired, sum(settled) AS settled, sum(step) AS steps,
@@ -397,7 +399,7 @@ impl<A: Access> Tx<A> {
                           min(told_taken_at) <> min(taken_at) OR max(told_taken_at) <> min(taken_at)
                               OR (sum(pending) > 0 AND min(told_expires_at) IS DISTINCT FROM min(expires_at))
                               OR (sum(void) > 0 AND coalesce(max(told_expires_at) < max(expires_at), max(told_expires_at) IS NOT NULL))
-                              OR max(told_round) <> sum(round) OR sum(impossible) > 0 AS contradicted
+                              OR max(told_round) <> sum(round) OR sum(impossible) > 0 OR (max(ended_as) = 3 AND sum(round) > 0) AS contradicted
                    FROM parts WHERE (session_id, seed_no) > ($1, $2) AND (session_id, seed_no) <= ($3, $4)
                    GROUP BY session_id, seed_no, nonce
                ), ordered AS (
@@ -433,7 +435,7 @@ impl<A: Access> Tx<A> {
                       count(*) FILTER (WHERE before_itself) AS "before_itself!", min(nonce) FILTER (WHERE before_itself) AS before_itself_first,
                       count(*) FILTER (WHERE steps_untold) AS "steps_untold!", min(nonce) FILTER (WHERE steps_untold) AS steps_untold_first,
                       count(*) FILTER (WHERE ended_as = 1) AS "by_recovery!", min(nonce) FILTER (WHERE ended_as = 1) AS by_recovery_first,
-                      count(*) FILTER (WHERE ended_as = 2) AS "by_closing!", min(nonce) FILTER (WHERE ended_as = 2) AS by_closing_first,
+                      count(*) FILTER (WHERE ended_as >= 2) AS "by_closing!", min(nonce) FILTER (WHERE ended_as >= 2) AS by_closing_first,
                       count(*) FILTER (WHERE late) AS "late!", min(nonce) FILTER (WHERE late) AS late_first
                FROM ordered GROUP BY session_id, seed_no ORDER BY session_id, seed_no"#,
             above.session_id,

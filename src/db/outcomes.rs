@@ -41,7 +41,7 @@ impl<A: Access> Tx<A> {
 }
 
 impl Tx {
-    /// Stores the result of a bet whose pending row was taken out in this transaction.
+    /// Stores the result of a bet whose pending row was taken out in this transaction: before it expired, so no later than that.
     ///
     /// # Errors
     /// Those of the database.
@@ -53,7 +53,8 @@ impl Tx {
     ) -> Result<(), DbError> {
         let inserted = sqlx::query!(
             "INSERT INTO fairledger.outcomes (session_id, seed_no, nonce, round_outcome, result, cursor, signature, signing_key_no, recorded_at, steps)
-             VALUES ($1, $2, $3, $4, $5::text::json, $6, $7, $8, clock_timestamp(),
+             VALUES ($1, $2, $3, $4, $5::text::json, $6, $7, $8,
+                     least(clock_timestamp(), (SELECT expires_at FROM fairledger.bets WHERE session_id = $1 AND seed_no = $2 AND nonce = $3)),
                      (SELECT count(*) FROM fairledger.steps WHERE session_id = $1 AND seed_no = $2 AND nonce = $3))",
             key.session_id,
             key.seed_no,

@@ -4,7 +4,8 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -29,11 +30,22 @@ pub(super) fn endpoints() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct CoverageQuery {
     /// `nextAfter` of the page before.
-    #[param(inline)]
-    after: Option<i32>,
+    #[param(value_type = Option<i32>, inline)]
+    after: Option<SeedNumber>,
     /// Seeds on the page at the most; 50 when absent.
     #[param(value_type = Option<Limit>, inline)]
     limit: Option<Limit>,
+}
+
+/// A seed's number in a query. A forged row may have one below 0.
+struct SeedNumber(i32);
+
+impl<'de> Deserialize<'de> for SeedNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let number = text.parse().ok().filter(|number: &i32| number.to_string() == text);
+        number.map(Self).ok_or_else(|| D::Error::custom("must be the number of a seed, as nextAfter has it"))
+    }
 }
 
 problems!(CoverageProblems: ANY TOKEN; SessionNotFound);
@@ -52,8 +64,8 @@ async fn coverage(
 ) -> Result<Response, Problem> {
     let SessionId(session_id) = path.session_id;
     let limit = limit(query.limit);
-    let covered =
-        access.read(|app| async move { app.history().coverage(session_id, query.after, limit).await }).await?;
+    let after = query.after.map(|SeedNumber(number)| number);
+    let covered = access.read(|app| async move { app.history().coverage(session_id, after, limit).await }).await?;
     Ok(ok(&covered))
 }
 

@@ -368,6 +368,30 @@ const PLANTED: &[(&[&str], &[&str])] = &[
            SELECT session_id, seed_no, nonce, 'expired', taken_at, taken_at, 0 FROM fairledger.bets WHERE session_id = '{}' AND nonce = 5"],
         &["Rows"],
     ),
+    (
+        &["CLOSE", "UPDATE fairledger.bets SET kind = 'round', result = NULL, cursor = NULL WHERE session_id = '{}' AND seed_no = 1 AND nonce = 1",
+          "INSERT INTO fairledger.voids (session_id, seed_no, nonce, reason, voided_at, taken_at, steps)
+           SELECT session_id, seed_no, nonce, 'abandoned', taken_at, taken_at, 0 FROM fairledger.bets
+           WHERE session_id = '{}' AND seed_no = 1 AND nonce = 1"],
+        &["Rows"],
+    ),
+    // What is there and says nothing.
+    (
+        &["ALTER TABLE fairledger.voids ALTER voided_at DROP NOT NULL", "ALTER TABLE fairledger.voids ALTER taken_at DROP NOT NULL",
+          "UPDATE fairledger.voids SET voided_at = NULL WHERE session_id = '{}'"],
+        &["Rows"],
+    ),
+    (&["UPDATE fairledger.voids SET taken_at = NULL WHERE session_id = '{}'"], &["Rows"]),
+    (
+        &["ALTER TABLE fairledger.outcomes ALTER recorded_at DROP NOT NULL",
+          "UPDATE fairledger.outcomes SET recorded_at = NULL WHERE session_id = '{}' AND nonce = 7"],
+        &["Rows"],
+    ),
+    (
+        &["ALTER TABLE fairledger.bets ALTER kind DROP NOT NULL",
+          "UPDATE fairledger.bets SET kind = NULL WHERE session_id = '{}' AND nonce = 6"],
+        &["Rows"],
+    ),
     // A result where bets of the kind have theirs elsewhere.
     (
         &["ALTER TABLE fairledger.bets DROP CONSTRAINT IF EXISTS bets_result_when_played",

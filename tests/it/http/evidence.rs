@@ -29,8 +29,8 @@ async fn coverage_counts_every_nonce_of_a_session() {
     }
     assert!(covered["asOf"].is_string() && covered.get("nextAfter").is_none());
     let first = api.get(&session.at("/coverage?limit=1")).await.expect(200);
-    assert_eq!((&first["seeds"][0], first["nextAfter"].as_str()), (&seeds[0], Some(&*session.commitment)));
-    let second = api.get(&session.at(&format!("/coverage?limit=1&after={}", session.commitment))).await.expect(200);
+    assert_eq!((&first["seeds"][0], first["nextAfter"].as_i64()), (&seeds[0], Some(0)));
+    let second = api.get(&session.at("/coverage?limit=1&after=0")).await.expect(200);
     assert_eq!((&second["seeds"][0], second.get("nextAfter")), (&seeds[1], None));
     let listed = api.get(&session.at("/seeds")).await.expect(200);
     assert_eq!((&listed["seeds"][0]["bets"], &listed["seeds"][0]["voids"]), (&json!(2), &json!(1)));
@@ -40,8 +40,12 @@ async fn coverage_counts_every_nonce_of_a_session() {
 async fn what_is_wrong_with_a_request_for_coverage_is_named() {
     let api = api().await;
     let session = api.session().await;
-    api.get(&session.at(&format!("/coverage?after={}", "0".repeat(64)))).await.invalid("after");
-    api.get(&session.at("/coverage?after=x")).await.invalid("after");
+    for after in ["x", "", "01", "%2B1", "2147483648", &session.commitment] {
+        api.get(&session.at(&format!("/coverage?after={after}"))).await.invalid("after");
+    }
+    let beyond = api.get(&session.at("/coverage?after=2147483647")).await.expect(200);
+    assert_eq!((&beyond["seeds"], beyond.get("nextAfter")), (&json!([]), None));
+    api.get(&session.at("/coverage?after=-1")).await.expect(200);
     api.get(&session.at("/coverage?limit=501")).await.invalid("limit");
     api.get("/v1/sessions/0189f7a8-0000-7000-8000-000000000000/coverage").await.problem(404, "session_not_found");
 }
