@@ -1,5 +1,5 @@
-//! Spends, bets and reservations over HTTP, one in a request, by a service in this process. The load comes from this process too, over connections that are
-//! kept, so that both services measured pay for it alike.
+//! Spends, bets and reservations over HTTP, one in a request, by a service in this process. The load comes from this process too, over
+//! connections that are kept, so that both services measured pay for it alike.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -352,7 +352,8 @@ impl<A: Access> Tx<A> {
         mut each: impl FnMut(SeedKey, BetCounts) + Send,
     ) -> Result<(), DbError> {
         // Expiries are judged as of the snapshot's beginning. One row a bet, put together from its rows in all tables; then one row a seed.
-        // What a row of another table says of a bet that the bet says itself stands in a column of its own, `told_...`.
+        // What a row of another table says of a bet that the bet says itself stands in a column of its own, `told_...`. `ended_as`: 1 by a
+        // recovery, 2 abandoned with a result, 3 abandoned without.
         let mut rows = sqlx::query!(
             r#"WITH parts AS (
                    SELECT session_id, seed_no, nonce, 1 AS bet, coalesce(kind = 'played', false)::int AS result,

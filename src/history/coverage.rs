@@ -568,7 +568,7 @@ fn ending_fault(seed: &SeedFacts) -> Option<String> {
     if by == "recovery" && !seed.recovered_since {
         return Some("The seed was ended by a recovery, and none came after it.".to_owned());
     }
-    if ["closing", "idle", "expiry"].contains(&by) && seed.session_open {
+    if ended_with_session(Some(by)) && seed.session_open {
         return Some(format!("The seed was ended by {by} of its session, which is open."));
     }
     if by == "rotation" && seed.next_nonce == 0 {
@@ -866,22 +866,17 @@ fn nonce_checks(seed: &SeedFacts, counts: &BetCounts, missing: &MissingNonces, b
 fn ended_otherwise(seed: &SeedFacts, counts: &BetCounts) -> Option<String> {
     let by = seed.retired_by.as_deref();
     let BetCounts { ended_by_recovery, ended_by_closing, .. } = counts;
-    if !has_bets_ended_by_recovery(by) && ended_by_recovery.count > 0 {
+    if by != Some("recovery") && ended_by_recovery.count > 0 {
         return some(*ended_by_recovery, "bet", "an end by a recovery, which did not end the seed");
     }
-    if !has_bets_abandoned(by) && ended_by_closing.count > 0 {
+    if !ended_with_session(by) && ended_by_closing.count > 0 {
         return some(*ended_by_closing, "bet", "been abandoned as its session ended, which did not end the seed");
     }
     None
 }
 
-/// Whether what ended a seed voids pending bets as a recovery does.
-pub(super) fn has_bets_ended_by_recovery(retired_by: Option<&str>) -> bool {
-    retired_by == Some("recovery")
-}
-
-/// Whether what ended a seed abandons pending bets.
-pub(super) fn has_bets_abandoned(retired_by: Option<&str>) -> bool {
+/// Whether a seed ended because its session did, which abandons pending bets.
+pub(super) fn ended_with_session(retired_by: Option<&str>) -> bool {
     retired_by.is_some_and(|by| ["closing", "idle", "expiry"].contains(&by))
 }
 

@@ -14,9 +14,7 @@ use crate::gfs::inspect::{self, Inspection};
 use crate::gfs::json::{self, Limits};
 use crate::gfs::seed::ServerSeed;
 use crate::history::check::{Check, State};
-use crate::history::coverage::{
-    ClientSeedOf, ClientSeedTimes, RANGES_MAX, has_bets_abandoned, has_bets_ended_by_recovery,
-};
+use crate::history::coverage::{ClientSeedOf, ClientSeedTimes, RANGES_MAX, ended_with_session};
 use crate::history::rounds::{self, Doubt, End, NOT_OF_RESULT, Shown};
 use crate::seeds::Disclose;
 use crate::seeds::model::BetStatus;
@@ -241,10 +239,10 @@ impl<'b> Facts<'b> {
         let Bundle { meta, seed, .. } = self.bundle;
         let by = seed.retired_by.as_deref();
         match (meta.void_reason.as_deref(), meta.round_outcome.as_deref()) {
-            (Some("recovery"), _) => has_bets_ended_by_recovery(by),
+            (Some("recovery"), _) => self.is_void_by_recovery(),
             (Some("expired"), _) => meta.kind == Kind::Reservation,
-            (Some("abandoned"), _) => meta.kind == Kind::Reservation && has_bets_abandoned(by),
-            (None, Some("abandoned")) => has_bets_abandoned(by),
+            (Some("abandoned"), _) => meta.kind == Kind::Reservation && ended_with_session(by),
+            (None, Some("abandoned")) => ended_with_session(by),
             _ => true,
         }
     }
