@@ -106,6 +106,9 @@ async fn i13_no_log_and_no_error_carries_a_nonce_or_a_spend_id() {
         .with_ansi(false)
         .with_writer(captured.clone())
         .finish();
+    // While there is one dispatcher only, tracing asks that of the thread which meets a line first whether the line is of interest, for
+    // all threads and for good: another test's thread has none, and our line would be lost. With two, it asks both.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
     let guard = tracing::subscriber::set_default(subscriber);
 
     let folder = tempfile::tempdir().unwrap();
