@@ -3,7 +3,8 @@
 //!
 //! `FAIRLEDGER_BENCH_RECORDS=20000000 cargo bench --bench history` fills a database of its own with so many records, which takes some
 //! minutes and 9 GB below `TMPDIR`. Without `--bench` (`cargo test --benches`) it is small, and each thing runs once to see that it
-//! works. `FAIRLEDGER_BENCH_ONLY=compare` leaves out all but the comparison with a Node.js loop. That needs `node`, and is left out without it.
+//! works. `FAIRLEDGER_BENCH_ONLY=compare` leaves out all but the comparison with a Node.js loop, which takes turns
+//! for `FAIRLEDGER_BENCH_ROUNDS` rounds. That needs `node`, and is left out without it.
 
 mod fill;
 
@@ -46,6 +47,8 @@ struct Plan {
     records: usize,
     bets_per_seed: usize,
     time: Duration,
+    /// Of the comparison with the Node.js loop.
+    rounds: usize,
     /// Only the comparison with the Node.js loop.
     compare_only: bool,
 }
@@ -56,8 +59,9 @@ impl Plan {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
         let records = number("FAIRLEDGER_BENCH_RECORDS").unwrap_or(if full { 2_000_000 } else { 4_000 });
         let time = if full { Duration::from_secs(5) } else { Duration::from_millis(200) };
+        let rounds = number("FAIRLEDGER_BENCH_ROUNDS").unwrap_or(if full { 3 } else { 1 }).max(1);
         let compare_only = std::env::var("FAIRLEDGER_BENCH_ONLY").is_ok_and(|only| only == "compare");
-        Self { records, bets_per_seed: if full { 500 } else { 50 }, time, compare_only }
+        Self { records, bets_per_seed: if full { 500 } else { 50 }, time, rounds, compare_only }
     }
 }
 
@@ -99,7 +103,7 @@ async fn measure(server: &Embedded, folder: &Path) -> Done<Value> {
     admin.execute("VACUUM ANALYZE").await?;
     admin.execute("CHECKPOINT").await?;
     if plan.compare_only {
-        let compared = compare(&history, &mut admin, folder).await?;
+        let compared = compare(&history, &mut admin, folder, plan.rounds).await?;
         say("compared", &compared);
         seeds.stop().await;
         return Ok(json!({ "bench": "history", "records": plan.records, "dice_against_node": compared }));
@@ -113,7 +117,7 @@ async fn measure(server: &Embedded, folder: &Path) -> Done<Value> {
     say("export", &exported);
     let verified = verified(&history, ScanFilter::default()).await?;
     say("verify", &verified);
-    let compared = compare(&history, &mut admin, folder).await?;
+    let compared = compare(&history, &mut admin, folder, plan.rounds).await?;
     say("compared", &compared);
     seeds.stop().await;
     Ok(json!({
@@ -318,7 +322,7 @@ async fn verified(history: &History, filter: ScanFilter) -> Done<Value> {
 }
 
 /// A million records of dice, verified from the database and by a Node.js loop over their export.
-async fn compare(history: &History, admin: &mut PgConnection, folder: &Path) -> Done<Value> {
+async fn compare(history: &History, admin: &mut PgConnection, folder: &Path, rounds: usize) -> Done<Value> {
     if Command::new("node").arg("--version").output().is_err() {
         return Ok(json!("node is not installed"));
     }
@@ -336,7 +340,7 @@ async fn compare(history: &History, admin: &mut PgConnection, folder: &Path) -> 
     export(history, filters, Some(&file)).await?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/history/verify.mjs");
     let mut runs = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..rounds {
         let game = ScannedGame::new("dice");
         let ours = verified(history, ScanFilter { game, to: Some(to), ..ScanFilter::default() }).await?;
         let output = Command::new("node").arg(&script).arg(&file).output()?;

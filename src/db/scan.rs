@@ -4,7 +4,7 @@
 //! Its text takes no parameters, so everything in it is a number, a time or a UUID that was one in our own types, or a game's name of a
 //! restricted alphabet ([`GameName`]).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use foldhash::fast::RandomState;
@@ -91,7 +91,7 @@ pub struct ScannedBet<'a> {
     pub game: &'a [u8],
     /// Its parameters, canonical JSON.
     pub params: &'a [u8],
-    /// Result, canonical JSON, and cursor, when played at once.
+    /// Result, canonical JSON, and cursor, -1 for none, when played at once.
     pub result: Option<(&'a [u8], i32)>,
     /// Its signature.
     pub signature: Option<ScannedSignature<'a>>,
@@ -106,6 +106,18 @@ pub struct ScannedSignature<'a> {
     pub signing_key_no: i32,
     /// When the nonce was handed out, in microseconds since 1970.
     pub taken_at_us: i64,
+}
+
+/// A session and the number of a seed in it.
+pub type SeedKey = (Uuid, i32);
+
+/// The seeds of a piece.
+#[derive(Debug, Default)]
+pub struct ScannedSeeds {
+    /// Each once.
+    pub keys: Vec<SeedKey>,
+    /// Of each bet, its seed's place among the keys.
+    pub of_bets: Vec<u32>,
 }
 
 /// A seed's public side.
@@ -187,7 +199,7 @@ impl<A: Access> Tx<A> {
     ///
     /// # Errors
     /// Those of the database. A seed that cannot be decoded is left out: whoever needs it looks at its bets one by one and is told.
-    pub async fn scanned_seeds(&mut self, keys: &[(Uuid, i32)]) -> Result<HashMap<(Uuid, i32), ScannedSeed>, DbError> {
+    pub async fn scanned_seeds(&mut self, keys: &[SeedKey]) -> Result<HashMap<SeedKey, ScannedSeed>, DbError> {
         let (session_ids, seed_nos): (Vec<Uuid>, Vec<i32>) = keys.iter().copied().unzip();
         let rows = sqlx::query!(
             r#"SELECT s.session_id, s.seed_no, s.commitment, s.client_seed AS "client_seed!", r.server_seed AS "server_seed?"
@@ -229,29 +241,39 @@ fn copy_statement(part: &Part, filter: &ScanFilter) -> String {
     conditions.extend(filter.game.as_ref().map(|GameName(game)| format!("game = '{game}'")));
     conditions.extend(filter.from.as_ref().map(|from| format!("taken_at >= {}", time(from))));
     conditions.extend(filter.to.as_ref().map(|to| format!("taken_at < {}", time(to))));
-    // PostgreSQL spends more on sending a column than we do on checking a bet: what is known or not looked at is not asked for.
+    // PostgreSQL spends more on sending a column than we do on checking a bet: what is known or not looked at is not asked for, what is
+    // hardly ever there is one column, and a cursor of 0, as of most games, is none.
     let game = if filter.game.is_some() { "" } else { ", game" };
     format!(
-        "COPY (SELECT session_id, seed_no, nonce, params, CASE WHEN kind = 'played' THEN result END, CASE WHEN kind = 'played' THEN cursor END, \
-         signature, signing_key_no, \
-         CASE WHEN signature IS NOT NULL THEN taken_at END{game} FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
+        "COPY (SELECT session_id, seed_no, nonce, params, CASE WHEN kind = 'played' THEN result END, nullif(coalesce(cursor, -1), 0), \
+         CASE WHEN signature IS NOT NULL OR signing_key_no IS NOT NULL THEN int4send(coalesce(signing_key_no, -1)) \
+         || timestamptz_send(coalesce(taken_at, 'infinity')) || coalesce(signature, '') END{game} \
+         FROM fairledger.bets WHERE {}) TO STDOUT (FORMAT binary)",
         conditions.join(" AND "),
     )
 }
 
 impl Scan {
-    /// The seeds that the bets belong to, each once. Rows that cannot be read are [`Scan::bets`]' to tell.
+    /// The seeds that the bets belong to, each once, and for each bet which of them is its own. It ends where [`Scan::bets`] does.
     #[must_use]
-    pub fn seeds(&self) -> Vec<(Uuid, i32)> {
-        let mut seeds = HashSet::with_hasher(RandomState::default());
+    pub fn seeds(&self) -> ScannedSeeds {
+        let mut seeds = ScannedSeeds::default();
+        let mut numbers: HashMap<SeedKey, u32, RandomState> = HashMap::default();
+        let mut last = None;
         let mut fields = self.fields();
-        while let Ok(Some([session_id, seed_no, ..])) = fields.fields() {
-            seeds.insert((session_id, seed_no));
+        while let Ok(Some((place, _))) = fields.place() {
+            let key = (place.session_id, place.seed_no);
+            let number = match last {
+                Some((before, number)) if before == key => number,
+                _ => *numbers.entry(key).or_insert_with(|| {
+                    seeds.keys.push(key);
+                    seeds.keys.len() as u32 - 1 // a piece has a few thousand bets
+                }),
+            };
+            last = Some((key, number));
+            seeds.of_bets.push(number);
         }
-        let read = |(session_id, seed_no)| {
-            Some((Uuid::from_bytes(fixed(session_id).ok()?), i32::from_be_bytes(fixed(seed_no).ok()?)))
-        };
-        seeds.into_iter().filter_map(read).collect()
+        seeds
     }
 
     fn fields(&self) -> Fields<'_> {
@@ -283,7 +305,7 @@ struct Fields<'a> {
 /// Signature, no flags, no extension. No row begins like it: as a count of columns it is above what PostgreSQL has.
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// Without the game, which is the last where it is sent.
-const COLUMNS: usize = 9;
+const COLUMNS: usize = 7;
 
 /// Where a row says that it is. A nonce below 0 is nowhere that a bet can be, and is told as it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -342,39 +364,46 @@ impl<'a> Fields<'a> {
     }
 
     fn row(&mut self, game: Option<&'a GameName>) -> Result<Option<Row<'a>>, DbError> {
-        let Some(fields) = self.fields()? else { return Ok(None) };
-        let [session_id, seed_no, nonce, rest @ ..] = fields;
+        Ok(self.place()?.map(|(place, rest)| (place, bet(rest, game))))
+    }
+
+    /// The next row's place, and its other columns.
+    fn place(&mut self) -> Result<Option<(ScannedPlace, [Option<&'a [u8]>; 5])>, DbError> {
+        let Some([session_id, seed_no, nonce, rest @ ..]) = self.fields()? else { return Ok(None) };
         let place = ScannedPlace {
             session_id: Uuid::from_bytes(fixed(session_id)?),
             seed_no: i32::from_be_bytes(fixed(seed_no)?),
             nonce: i64::from_be_bytes(fixed(nonce)?),
         };
-        Ok(Some((place, bet(rest, game))))
+        Ok(Some((place, rest)))
     }
 }
 
-fn bet<'a>(fields: [Option<&'a [u8]>; 7], known: Option<&'a GameName>) -> Result<ScannedBet<'a>, DbError> {
-    let [params, result, cursor, signature, signing_key_no, taken_at, game] = fields;
+fn bet<'a>(fields: [Option<&'a [u8]>; 5], known: Option<&'a GameName>) -> Result<ScannedBet<'a>, DbError> {
+    let [params, result, cursor, signature, game] = fields;
     Ok(ScannedBet {
         game: known.map_or_else(|| given(game), |known| Ok(known.as_str().as_bytes()))?,
         params: given(params)?,
         result: match (result, cursor) {
-            (Some(result), cursor @ Some(_)) => Some((result, i32::from_be_bytes(fixed(cursor)?))),
-            (None, None) => None,
-            _ => return Err(corrupt(WHAT, "a result without cursor")),
+            (Some(result), Some(_)) => Some((result, i32::from_be_bytes(fixed(cursor)?))),
+            (Some(result), None) => Some((result, 0)),
+            (None, _) => None,
         },
-        signature: match (signature, signing_key_no) {
-            (Some(signature), key @ Some(_)) => Some(ScannedSignature {
-                bytes: signature.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?,
-                signing_key_no: i32::from_be_bytes(fixed(key)?),
-                taken_at_us: i64::from_be_bytes(fixed(taken_at)?)
-                    .checked_add(POSTGRES_EPOCH_US)
-                    .ok_or_else(|| corrupt(WHAT, "a time out of range"))?,
-            }),
-            (None, None) => None,
-            _ => return Err(corrupt(WHAT, "a signature without its key")),
-        },
+        signature: signature.map(scanned_signature).transpose()?,
     })
+}
+
+fn scanned_signature(field: &[u8]) -> Result<ScannedSignature<'_>, DbError> {
+    let mut fields = Fields { rest: field, columns: 0 };
+    let signing_key_no = i32::from_be_bytes(fields.take()?);
+    let taken_at_us = i64::from_be_bytes(fields.take()?)
+        .checked_add(POSTGRES_EPOCH_US)
+        .ok_or_else(|| corrupt(WHAT, "a time out of range"))?;
+    let bytes = fields.rest.try_into().map_err(|_| corrupt(WHAT, "a signature is not 64 bytes"))?;
+    if signing_key_no < 0 {
+        return Err(corrupt(WHAT, "a signature without its key"));
+    }
+    Ok(ScannedSignature { bytes, signing_key_no, taken_at_us })
 }
 
 fn fixed<const N: usize>(field: Option<&[u8]>) -> Result<[u8; N], DbError> {

@@ -13,6 +13,9 @@ use super::seed::{ClientSeed, ServerSeed};
 /// Floats in one digest.
 const FLOATS_PER_DIGEST: u32 = 8;
 
+/// `{nonce}:{cursor}` at its longest: 20 digits, a colon, 10 digits.
+const MESSAGE_END_MAX: usize = 31;
+
 /// The highest digest index that the first `float_count` floats touch: `floor((n - 1) / 8)`, and 0 for none (GFS/1.0
 /// section 3.2). This is what a record calls `cursor`.
 #[must_use]
@@ -43,16 +46,20 @@ impl SeedPair {
     /// `HMAC-SHA256(server seed, "{client seed}:{nonce}:{cursor}")`.
     #[must_use]
     pub fn digest(&self, nonce: u64, cursor: u32) -> [u8; 32] {
-        self.floats(nonce).digest(cursor)
+        // From the back, all of it at once: copying the state and handing over pieces is what costs beside the compressions.
+        let mut text = [0_u8; MESSAGE_END_MAX];
+        let at = write_decimal(&mut text, MESSAGE_END_MAX, u64::from(cursor)) - 1;
+        text[at] = b':';
+        let at = write_decimal(&mut text, at, nonce);
+        let mut mac = self.mac.clone();
+        mac.update(&text[at..]);
+        mac.finalize().into_bytes().into()
     }
 
     /// The floats of one bet, from the first on.
     #[must_use]
-    pub fn floats(&self, nonce: u64) -> FloatStream {
-        let mut mac = self.mac.clone();
-        update_decimal(&mut mac, nonce);
-        mac.update(b":");
-        FloatStream { mac, next_cursor: Some(0), digest: [0; 32], used: 32 }
+    pub fn floats(&self, nonce: u64) -> FloatStream<'_> {
+        FloatStream { pair: self, nonce, next_cursor: Some(0), digest: [0; 32], used: 32 }
     }
 }
 
@@ -64,9 +71,9 @@ impl fmt::Debug for SeedPair {
 
 /// The floats of one bet, each in `[0, 1)` and exact in binary64. Ends only after 2^32 digests.
 #[derive(Clone)]
-pub struct FloatStream {
-    /// Having read `{client seed}:{nonce}:`.
-    mac: Hmac<Sha256>,
+pub struct FloatStream<'a> {
+    pair: &'a SeedPair,
+    nonce: u64,
     /// The next digest's index; `None` once the last has been used.
     next_cursor: Option<u32>,
     digest: [u8; 32],
@@ -74,21 +81,13 @@ pub struct FloatStream {
     used: usize,
 }
 
-impl FloatStream {
-    fn digest(&self, cursor: u32) -> [u8; 32] {
-        let mut mac = self.mac.clone();
-        update_decimal(&mut mac, u64::from(cursor));
-        mac.finalize().into_bytes().into()
-    }
-}
-
-impl Iterator for FloatStream {
+impl Iterator for FloatStream<'_> {
     type Item = f64;
 
     fn next(&mut self) -> Option<f64> {
         if self.used == self.digest.len() {
             let cursor = self.next_cursor?;
-            self.digest = self.digest(cursor);
+            self.digest = self.pair.digest(self.nonce, cursor);
             self.next_cursor = cursor.checked_add(1);
             self.used = 0;
         }
@@ -99,25 +98,23 @@ impl Iterator for FloatStream {
     }
 }
 
-impl fmt::Debug for FloatStream {
+impl fmt::Debug for FloatStream<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FloatStream(redacted)")
     }
 }
 
-/// Absorbs a number as decimal digits without leading zeros, from a buffer on the stack.
-fn update_decimal(mac: &mut Hmac<Sha256>, mut number: u64) {
-    let mut digits = [0_u8; 20];
-    let mut start = digits.len();
+/// Writes a number as decimal digits without leading zeros, so that they end before `end`; gives where they begin.
+fn write_decimal(text: &mut [u8; MESSAGE_END_MAX], end: usize, mut number: u64) -> usize {
+    let mut start = end;
     loop {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
+        text[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            break;
+            return start;
         }
     }
-    mac.update(&digits[start..]);
 }
 
 #[cfg(test)]

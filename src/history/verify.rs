@@ -18,7 +18,7 @@ use super::distribution::{Distribution, Subject, Tally};
 use super::rounds::{self, Doubt, End, NOT_OF_RESULT};
 use crate::db::bets::{BetKey, BetKind};
 use crate::db::details::{BetDetails, BetState, Recorded};
-use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedPlace, ScannedSeed};
+use crate::db::scan::{Part, Scan, ScanFilter, ScannedBet, ScannedPlace, ScannedSeed, ScannedSeeds, SeedKey};
 use crate::db::steps::StepRow;
 use crate::db::{DbError, Look, Reader, Tx};
 use crate::gfs::floats::SeedPair;
@@ -442,15 +442,21 @@ async fn check_piece(
         (piece, seeds)
     })
     .await?;
-    let (mut seeds, missing) = known.find(&seeds);
+    let ScannedSeeds { keys, of_bets } = seeds;
+    let mut seeds = known.find(&keys);
+    let missing: Vec<SeedKey> =
+        keys.iter().zip(&seeds).filter(|(_, seed)| seed.is_none()).map(|(key, _)| *key).collect();
     if !missing.is_empty() {
         let mut tx = reader.snapshot("verify.seeds").await?;
-        let read = tx.scanned_seeds(&missing).await?;
+        let read = known.learn(tx.scanned_seeds(&missing).await?);
         tx.rollback().await;
-        seeds.extend(known.learn(read));
+        for (key, seed) in keys.iter().zip(&mut seeds).filter(|(_, seed)| seed.is_none()) {
+            *seed = read.get(key).map(Arc::clone);
+        }
     }
     let signers = Arc::clone(signers);
-    let (counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, seeds, &signers)).await??;
+    let seeds = SeedsOfBets { seeds, of_bets };
+    let (counts, closer, bets) = tokio::task::spawn_blocking(move || quick(&piece, &seeds, &signers)).await??;
     if closer.is_empty() {
         return Ok((counts, bets));
     }
@@ -505,22 +511,23 @@ async fn rows_at(tx: &mut Tx<Look>, keys: &[BetKey]) -> Result<Vec<(BetKey, Resu
 /// Confirms what is exactly as calculated; gives the places of everything else, and how many bets there were.
 fn quick(
     scan: &Scan,
-    seeds: SeedsByKey,
+    seeds: &SeedsOfBets,
     signers: &HashMap<i32, [u8; 32]>,
 ) -> Result<(Counts, Vec<BetKey>, u64), DbError> {
     let mut counts = Counts::default();
-    let (mut closer, mut bets) = (Vec::new(), 0);
+    let (mut closer, mut bets) = (Vec::new(), 0_usize);
     let (mut plays, mut last) = (HashMap::with_hasher(RandomState::default()), None);
     let mut tallies: Vec<Tally> = Vec::new();
     for bet in scan.bets() {
         let (place, bet) = bet?;
+        let seed = seeds.of(bets);
         bets += 1;
         let Some(key) = place.key() else {
             counts.nowhere(place);
             continue;
         };
         let confirmed = bet.ok().and_then(|bet| {
-            let seed = seeds.get(&(key.session_id, key.seed_no))?;
+            let seed = seed?;
             let (play, tally) = match last {
                 // Most bets are on the same game as the one before.
                 Some((game, params, found)) if game == bet.game && params == bet.params => found,
@@ -550,7 +557,7 @@ fn quick(
         }
     }
     closer.sort_unstable();
-    Ok((counts, closer, bets))
+    Ok((counts, closer, bets as u64))
 }
 
 /// A game with its parameters, where these are stored as they must be: canonical, with their defaults.
@@ -572,7 +579,21 @@ impl Seed {
     }
 }
 
-type SeedsByKey = HashMap<(Uuid, i32), Arc<Seed>, RandomState>;
+type SeedsByKey = HashMap<SeedKey, Arc<Seed>, RandomState>;
+
+/// The seeds of a piece's bets.
+struct SeedsOfBets {
+    /// Each once; none for one that cannot be read.
+    seeds: Vec<Option<Arc<Seed>>>,
+    /// Of each bet, its seed's place among them.
+    of_bets: Vec<u32>,
+}
+
+impl SeedsOfBets {
+    fn of(&self, bet: usize) -> Option<&Seed> {
+        self.seeds.get(*self.of_bets.get(bet)? as usize)?.as_deref()
+    }
+}
 
 /// Revealed seeds that bets were checked with, so that the next piece need not read them again: the bets of a session lie close in time.
 /// What is revealed never changes.
@@ -583,26 +604,23 @@ struct KnownSeeds {
 }
 
 impl KnownSeeds {
-    /// Those that are known, and the keys of the others.
-    fn find(&self, keys: &[(Uuid, i32)]) -> (SeedsByKey, Vec<(Uuid, i32)>) {
+    /// Of each key its seed, if that is known.
+    fn find(&self, keys: &[SeedKey]) -> Vec<Option<Arc<Seed>>> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = SeedsByKey::with_capacity_and_hasher(keys.len(), RandomState::default());
-        let mut missing = Vec::new();
-        for key in keys {
-            let [now, before] = &mut *generations;
-            if let Some(seed) = before.remove(key) {
-                now.insert(*key, seed);
+        let [now, before] = &mut *generations;
+        let find = |key| {
+            if let Some(seed) = now.get(key) {
+                return Some(Arc::clone(seed));
             }
-            match now.get(key) {
-                Some(seed) => drop(found.insert(*key, Arc::clone(seed))),
-                None => missing.push(*key),
-            }
-        }
-        (found, missing)
+            let seed = before.remove(key)?;
+            now.insert(*key, Arc::clone(&seed));
+            Some(seed)
+        };
+        keys.iter().map(find).collect()
     }
 
     /// Makes ready what was read, and keeps it for the next piece as long as there is room.
-    fn learn(&self, read: HashMap<(Uuid, i32), ScannedSeed>) -> SeedsByKey {
+    fn learn(&self, read: HashMap<SeedKey, ScannedSeed>) -> SeedsByKey {
         let read: SeedsByKey = read.into_iter().map(|(key, seed)| (key, Arc::new(Seed::new(seed)))).collect();
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let [now, before] = &mut *generations;
@@ -654,7 +672,7 @@ mod tests {
     use super::*;
     use crate::gfs::seed::{ClientSeed, ServerSeed};
 
-    fn key(number: usize) -> (Uuid, i32) {
+    fn key(number: usize) -> SeedKey {
         (Uuid::from_u128(number as u128), 0)
     }
 
@@ -671,9 +689,8 @@ mod tests {
     fn a_seed_is_known_once_it_was_read_revealed() {
         let known = KnownSeeds::default();
         known.learn(HashMap::from([(key(1), seed(true)), (key(2), seed(false))]));
-        let (found, missing) = known.find(&[key(1), key(2), key(3)]);
-        assert_eq!(found.into_keys().collect::<Vec<_>>(), [key(1)]);
-        assert_eq!(missing, [key(2), key(3)], "one that is not revealed may be by the next piece");
+        let found: Vec<bool> = known.find(&[key(1), key(2), key(3)]).iter().map(Option::is_some).collect();
+        assert_eq!(found, [true, false, false], "one that is not revealed may be by the next piece");
     }
 
     #[test]
@@ -683,11 +700,9 @@ mod tests {
             known.learn(
                 (0..KNOWN_SEEDS_MAX).map(|number| (key(round * KNOWN_SEEDS_MAX + number), seed(true))).collect(),
             );
-            let (_, missing) = known.find(&[key(0)]);
-            assert_eq!(missing, [], "used in every round");
+            assert!(known.find(&[key(0)])[0].is_some(), "used in every round");
         }
-        let (_, missing) = known.find(&[key(1)]);
-        assert_eq!(missing, [key(1)]);
+        assert!(known.find(&[key(1)])[0].is_none());
         let kept: usize = known.generations.lock().unwrap().iter().map(HashMap::len).sum();
         assert!(kept <= 2 * KNOWN_SEEDS_MAX + 1, "{kept}");
     }
