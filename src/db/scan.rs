@@ -307,6 +307,9 @@ const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// Without the game, which is the last where it is sent.
 const COLUMNS: usize = 7;
 
+/// A row's columns after its place, as `COPY` sent them: parameters, result, cursor, signature, game.
+type BetFields<'a> = [Option<&'a [u8]>; 5];
+
 /// Where a row says that it is. A nonce below 0 is nowhere that a bet can be, and is told as it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScannedPlace {
@@ -368,7 +371,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The next row's place, and its other columns.
-    fn place(&mut self) -> Result<Option<(ScannedPlace, [Option<&'a [u8]>; 5])>, DbError> {
+    fn place(&mut self) -> Result<Option<(ScannedPlace, BetFields<'a>)>, DbError> {
         let Some([session_id, seed_no, nonce, rest @ ..]) = self.fields()? else { return Ok(None) };
         let place = ScannedPlace {
             session_id: Uuid::from_bytes(fixed(session_id)?),
@@ -379,7 +382,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn bet<'a>(fields: [Option<&'a [u8]>; 5], known: Option<&'a GameName>) -> Result<ScannedBet<'a>, DbError> {
+fn bet<'a>(fields: BetFields<'a>, known: Option<&'a GameName>) -> Result<ScannedBet<'a>, DbError> {
     let [params, result, cursor, signature, game] = fields;
     Ok(ScannedBet {
         game: known.map_or_else(|| given(game), |known| Ok(known.as_str().as_bytes()))?,
