@@ -68,6 +68,11 @@ impl Plan {
     fn busy(&self) -> usize {
         self.callers.iter().copied().find(|callers| *callers >= 256).unwrap_or(self.callers[self.callers.len() - 1])
     }
+
+    /// A ceiling is measured right beside the most callers, which come nearest to it: minutes later the machine is another one.
+    fn most(&self, callers: usize) -> bool {
+        self.callers.last() == Some(&callers)
+    }
 }
 
 pub fn random_uuid() -> Uuid {
@@ -94,6 +99,11 @@ impl Report {
         self.0.insert(name, json!(measured));
     }
 
+    fn add_ceiling(&mut self, name: &str, rate_per_s: f64) {
+        eprintln!("{name}: {rate_per_s} /s");
+        self.0.insert(name.to_owned(), json!({ "rate_per_s": rate_per_s }));
+    }
+
     /// One figure of one thing over that of another, where both were measured.
     fn ratio(&self, figure: &str, ours: &str, theirs: &str) -> Option<f64> {
         let read = |name: &str| self.0.get(name)?.get(figure)?.as_f64();
@@ -108,6 +118,9 @@ async fn measure_spends(plan: &Plan, postgres: &Postgres, redis: &Redis, report:
     for &callers in &plan.callers {
         let measured = spends::through(postgres, &grouped, callers, plan.time, NEVER).await?;
         report.add(format!("spends.group.{callers}"), &measured);
+        if plan.most(callers) {
+            report.add_ceiling("spends.pgbench", spends::ceiling(postgres, &grouped, plan.time).await?);
+        }
         let measured = spends::through(postgres, &alone, callers, plan.time, NEVER).await?;
         report.add(format!("spends.alone.{callers}"), &measured);
         let measured = spends::insert_per_call(postgres, &grouped, callers, plan.time).await?;
@@ -121,9 +134,6 @@ async fn measure_spends(plan: &Plan, postgres: &Postgres, redis: &Redis, report:
         let measured = spends::through(postgres, &grouped, callers, plan.time, repeats).await?;
         report.add(format!("spends.group.{callers}.repeats.{name}"), &measured);
     }
-    let ceiling = spends::ceiling(postgres, &grouped, plan.time).await?;
-    eprintln!("spends.pgbench: {ceiling} /s");
-    report.0.insert("spends.pgbench".into(), json!({ "rate_per_s": ceiling }));
     report.0.insert("spends.group.stats".into(), stats(grouped.group_stats()));
     grouped.stop().await;
     Ok(())
@@ -142,6 +152,9 @@ async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &st
     let many = bets::sessions(&alone, plan.sessions).await?;
     bets::through(postgres, &grouped, &many, What::Bets, 8, plan.time.min(Duration::from_secs(1)), NEVER).await?;
     for &callers in &plan.callers {
+        if plan.most(callers) {
+            report.add_ceiling("bets.pgbench", bets::ceiling(postgres, plan.sessions, plan.time).await?);
+        }
         for (name, service, what) in [
             ("bets.group", &grouped, What::Bets),
             ("bets.group.signed", &signing, What::Bets),
@@ -170,9 +183,6 @@ async fn measure_bets(plan: &Plan, postgres: &Postgres, redis: &Redis, ring: &st
         let measured = bets::by_redis(redis, 1, callers, plan.time, in_turn).await?;
         report.add(format!("bets.one-session.{name}.{callers}"), &measured);
     }
-    let ceiling = bets::ceiling(postgres, plan.sessions, plan.time).await?;
-    eprintln!("bets.pgbench: {ceiling} /s");
-    report.0.insert("bets.pgbench".into(), json!({ "rate_per_s": ceiling }));
     report.0.insert("bets.group.stats".into(), stats(grouped.group_stats()));
     Ok(())
 }
